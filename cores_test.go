@@ -18,6 +18,7 @@ var cores = []string{
 	"resourceslice/claimstore/internal/journal",
 	"lease/internal/plan",
 	"election/internal/machine",
+	"election/coordinator/internal/contest",
 	"resourceslice/internal/pool",
 	"nodestatus/internal/status",
 	"podsync/internal/pod",

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
+	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/election/internal/valid"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
@@ -99,6 +102,9 @@ type Config struct {
 	QueueMetrics workqueue.MetricsProvider
 }
 
+// listFactor is the factor from CallTimeout to the deadline of a list.
+const listFactor = 10
+
 // minCandidateTTL is longer than the interval at which candidates renew.
 const minCandidateTTL = 15 * time.Minute
 
@@ -143,6 +149,19 @@ func (cfg *Config) strategies() (strategies map[string]election.Strategy, proble
 		strategies[s.Name()] = s
 	}
 	return strategies, problems
+}
+
+// rules returns the part of the configuration that decisions need.
+func (cfg *Config) rules() *contest.Rules {
+	strategies, _ := cfg.strategies()
+	r := &contest.Rules{
+		LeaseDuration: cfg.LeaseDuration, AckTimeout: cfg.AckTimeout, MinTenure: cfg.MinTenure, CandidateTTL: cfg.CandidateTTL,
+		Strategies: make(map[string]spec.Strategy, len(strategies)), Random: rand.Float64,
+	}
+	for name, s := range strategies {
+		r.Strategies[name] = ranking{s}
+	}
+	return r
 }
 
 var (

@@ -35,7 +35,7 @@ func TestControllerConfigDefaults(t *testing.T) {
 		t.Errorf("config with defaults: %+v", got)
 	}
 	for _, s := range []election.Strategy{election.OldestEmulationVersion(), election.First(), election.NewestVersion()} {
-		if c.rules.strategies[s.Name()] == nil {
+		if c.rules.Strategies[s.Name()] == nil {
 			t.Errorf("%s is not carried out", s.Name())
 		}
 	}

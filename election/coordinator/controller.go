@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
 )
@@ -24,7 +25,7 @@ import (
 // package comment describes how. Make it with [New].
 type Controller struct {
 	cfg   Config
-	rules *rules
+	rules *contest.Rules
 
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
@@ -42,7 +43,8 @@ type Controller struct {
 
 	mu        sync.Mutex
 	index     index
-	droppedAt time.Time // when the API server dropped an offer; zero after it stored one
+	droppedAt time.Time   // when the API server dropped an offer; zero after it stored one
+	check     func(error) // tests: is called with the result of Contest.Check; nil otherwise
 }
 
 // beatInterval is the interval at which the progress of workers is checked.
@@ -58,10 +60,9 @@ func New(cfg Config) (*Controller, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	strategies, _ := cfg.strategies()
 	return &Controller{
 		cfg:      cfg,
-		rules:    &rules{Config: cfg, strategies: strategies},
+		rules:    cfg.rules(),
 		ready:    lifecycle.NewReady(cfg.Name),
 		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
 		index:    index{},

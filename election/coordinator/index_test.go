@@ -5,116 +5,29 @@ package coordinator
 
 import (
 	"errors"
-	"net/http"
 	"slices"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
-// TestControllerOldEvents: the watch delivers the object that the answer to a write, or a
-// read, has overtaken. It is not taken for news.
-func TestControllerOldEvents(t *testing.T) {
+// A candidate that was re-created for another Lease, of which the watch has missed the
+// end, does not stand for its former Lease.
+func TestACandidateThatChangesItsLease(t *testing.T) {
 	c := benchController(t, 1, 2)
-	key := types.NamespacedName{Namespace: "default", Name: "lease-0"}
-	e := c.index[key]
-
-	lease := benchLease(0, 100)
-	lease.Spec.HolderIdentity = ptr.To("lease-0.1")
-	e.observe(time.Now(), lease, c.rules)
-	c.leaseSeen(benchLease(0, 99))
-	if e.lease.ResourceVersion != "100" || e.holder() != "lease-0.1" {
-		t.Errorf("an old event made the lease %+v", e.lease)
-	}
-	gone := benchLease(0, 98)
-	gone.UID = "an earlier life"
-	c.leaseGone(gone)
-	if e.lease == nil {
-		t.Error("the end of an earlier lease of that name was taken for that of this one")
-	}
-
-	record := benchCandidate(0, 1)
-	record.ResourceVersion, record.Spec.BinaryVersion = "100", "1.38.0"
-	e.admit(time.Now(), record, false)
-	old := benchCandidate(0, 1)
-	old.ResourceVersion, old.Spec.RenewTime = "99", ptr.To(metav1.NewMicroTime(time.Now().Add(time.Hour)))
-	heard := e.candidates[old.Name].heard
-	c.candidateSeen(nil, old, false)
-	if got := e.candidates[old.Name]; got.version != "100" || got.peer.BinaryVersion != "1.38.0" || !got.heard.Equal(heard) {
-		t.Errorf("an old event made the candidate %+v", got)
-	}
-
-	// A candidate that was re-created for another Lease, of which the watch has
-	// missed the end.
-	other := benchCandidate(0, 1)
-	other.UID, other.ResourceVersion, other.Spec.LeaseName = "anew", "200", "elsewhere"
+	record, other := benchCandidate(0, 1), benchCandidate(0, 1)
+	other.UID, other.ResourceVersion, other.Spec.LeaseName = "another", "200", "elsewhere"
 	c.candidateSeen(record, other, false)
-	if e.candidates[other.Name] != nil || c.index[leaseKey(other)].candidates[other.Name] == nil {
+	if c.index[leaseKey(record)].Has(other.Name) || !c.index[leaseKey(other)].Has(other.Name) {
 		t.Error("it stands for its former Lease")
-	}
-}
-
-// TestControllerRestoredBackup: the API server was restored from a backup, and
-// its resourceVersions are lower than before. The result of a read counts.
-func TestControllerRestoredBackup(t *testing.T) {
-	c := benchController(t, 1, 2)
-	e := c.index[types.NamespacedName{Namespace: "default", Name: "lease-0"}]
-	e.observe(time.Now(), benchLease(0, 1000), c.rules)
-	r := e.request(time.Now(), decision{do: look})
-	r.gotLease, r.read = benchLease(0, 10), true
-	r.gotLease.Spec.HolderIdentity = ptr.To("restored")
-	c.takeIn(time.Now(), e, r)
-	if e.holder() != "restored" {
-		t.Errorf("the lease is %+v", e.lease)
-	}
-	// But not when the watch was faster than the answer.
-	r = e.request(time.Now(), decision{do: look})
-	e.observe(time.Now(), benchLease(0, 2000), c.rules)
-	r.gotLease, r.read = benchLease(0, 11), true
-	c.takeIn(time.Now(), e, r)
-	if e.lease.ResourceVersion != "2000" {
-		t.Errorf("the lease is %+v", e.lease)
-	}
-}
-
-// A restored backup shows an earlier renewal of a candidate that may be dead. A clock
-// that was set back shows an earlier time too, but in a newer version.
-func TestOnlyANewerVersionIsASignOfLife(t *testing.T) {
-	for name, tc := range map[string]struct {
-		version string
-		renewed time.Duration
-		want    bool
-	}{
-		"renewed":                         {"101", time.Second, true},
-		"renewed by a clock set back":     {"101", -time.Hour, true},
-		"not renewed":                     {"101", 0, false},
-		"restored, to an earlier renewal": {"99", -time.Second, false},
-		"restored, with a later time":     {"99", time.Second, false},
-	} {
-		obj := benchCandidate(0, 1)
-		obj.ResourceVersion = "100"
-		start := time.Unix(1e9, 0)
-		e := &entry{situation: situation{candidates: map[string]*candidate{}}}
-		e.admit(start, obj, true)
-		obj = obj.DeepCopy()
-		obj.ResourceVersion, obj.Spec.RenewTime.Time = tc.version, obj.Spec.RenewTime.Add(tc.renewed)
-		c := e.admit(start.Add(time.Minute), obj, false)
-		if got := c.heard.After(start); got != tc.want || c.seen.After(start) != tc.want {
-			t.Errorf("%s: heard at %v and seen at %v, want a sign of life: %v", name, c.heard, c.seen, tc.want)
-		}
-		if c.version != tc.version || c.renewTime != spec.Micros(obj.Spec.RenewTime) {
-			t.Errorf("%s: version %s renewed at %d", name, c.version, c.renewTime)
-		}
 	}
 }
 
@@ -209,24 +122,6 @@ func TestControllerBacksOffUnderEvents(t *testing.T) {
 	})(t)
 }
 
-// The object was read again after the conflict, and a Lease without a leader should not
-// wait.
-func TestTheFirstConflictIsRepeatedAtOnceAndTheNextOnesBackOff(t *testing.T) {
-	conflict := statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "changed")
-	e := &entry{situation: situation{candidates: map[string]*candidate{}}}
-	now := time.Now()
-	if wait := e.outcome(now, &request{do: assign}, conflict); wait != 0 {
-		t.Errorf("waits %v after the first conflict", wait)
-	}
-	if wait := e.outcome(now, &request{do: assign}, conflict); wait < 100*time.Millisecond {
-		t.Errorf("waits %v after the second conflict", wait)
-	}
-	e = &entry{situation: situation{candidates: map[string]*candidate{}}}
-	if wait := e.outcome(now, &request{do: assign}, statuserr.InternalError("x")); wait < 100*time.Millisecond {
-		t.Errorf("waits %v after an error of the server", wait)
-	}
-}
-
 // The API server stores another value than it was sent, for example because of a
 // webhook.
 func TestAWriteWithoutEffectIsAnError(t *testing.T) {
@@ -241,17 +136,17 @@ func TestAWriteWithoutEffectIsAnError(t *testing.T) {
 		r    request
 		want error
 	}{
-		"assigned":                {request{do: assign, name: "a", gotLease: lease("a", "")}, nil},
-		"assigned to another":     {request{do: assign, name: "a", gotLease: lease("b", "")}, errAltered},
-		"assigned to none":        {request{do: assign, name: "a", gotLease: lease("", "")}, errAltered},
-		"offered":                 {request{do: offer, name: "a", gotLease: lease("b", "a")}, nil},
-		"offered, and dropped":    {request{do: offer, name: "a", gotLease: lease("b", "")}, ErrOffersDropped},
-		"retracted":               {request{do: retract, gotLease: lease("b", "")}, nil},
-		"retracted in vain":       {request{do: retract, gotLease: lease("b", "a")}, errAltered},
-		"pinged":                  {request{do: ping, pingTime: 7, gotCandidate: pingedAt(7)}, nil},
-		"pinged at another time":  {request{do: ping, pingTime: 7, gotCandidate: pingedAt(6)}, errAltered},
-		"ping removed":            {request{do: unping, gotCandidate: &coordinationv1beta1.LeaseCandidate{}}, nil},
-		"ping removed, but there": {request{do: unping, gotCandidate: pingedAt(7)}, errAltered},
+		"assigned":                {request{Decision: contest.Decision{Do: contest.Assign, Name: "a"}, gotLease: lease("a", "")}, nil},
+		"assigned to another":     {request{Decision: contest.Decision{Do: contest.Assign, Name: "a"}, gotLease: lease("b", "")}, errAltered},
+		"assigned to none":        {request{Decision: contest.Decision{Do: contest.Assign, Name: "a"}, gotLease: lease("", "")}, errAltered},
+		"offered":                 {request{Decision: contest.Decision{Do: contest.Offer, Name: "a"}, gotLease: lease("b", "a")}, nil},
+		"offered, and dropped":    {request{Decision: contest.Decision{Do: contest.Offer, Name: "a"}, gotLease: lease("b", "")}, ErrOffersDropped},
+		"retracted":               {request{Decision: contest.Decision{Do: contest.Retract}, gotLease: lease("b", "")}, nil},
+		"retracted in vain":       {request{Decision: contest.Decision{Do: contest.Retract}, gotLease: lease("b", "a")}, errAltered},
+		"pinged":                  {request{Decision: contest.Decision{Do: contest.Ping, PingTime: 7}, gotCandidate: pingedAt(7)}, nil},
+		"pinged at another time":  {request{Decision: contest.Decision{Do: contest.Ping, PingTime: 7}, gotCandidate: pingedAt(6)}, errAltered},
+		"ping removed":            {request{Decision: contest.Decision{Do: contest.Unping}, gotCandidate: &coordinationv1beta1.LeaseCandidate{}}, nil},
+		"ping removed, but there": {request{Decision: contest.Decision{Do: contest.Unping}, gotCandidate: pingedAt(7)}, errAltered},
 	} {
 		before, now := time.Unix(1, 0), time.Unix(2, 0)
 		c := &Controller{droppedAt: before}
@@ -259,27 +154,11 @@ func TestAWriteWithoutEffectIsAnError(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 		dropped := before // only an offer shows whether offers are dropped
-		if tc.r.do == offer {
+		if tc.r.Do == contest.Offer {
 			dropped = map[bool]time.Time{true: now}[tc.want != nil]
 		}
 		if !c.droppedAt.Equal(dropped) {
 			t.Errorf("%s: offers count as dropped at %v, want %v", name, c.droppedAt, dropped)
 		}
-	}
-}
-
-// A candidate that ended has deleted its LeaseCandidate. Another one must be chosen at
-// once.
-func TestAPingedCandidateThatIsGoneCostsNoWait(t *testing.T) {
-	c := benchController(t, 1, 2)
-	e := c.index[types.NamespacedName{Namespace: "default", Name: "lease-0"}]
-	r := e.request(time.Now(), decision{do: ping, who: e.candidates["lease-0.1"]})
-	r.gone, r.read = true, true
-	c.takeIn(time.Now(), e, r)
-	if wait := e.outcome(time.Now(), r, apierrors.NewNotFound(coordinationv1beta1.Resource("leasecandidates"), r.name)); wait != 0 {
-		t.Errorf("waits %v", wait)
-	}
-	if e.candidates["lease-0.1"] != nil {
-		t.Error("the candidate still counts")
 	}
 }

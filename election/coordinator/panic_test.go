@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
 	"github.com/kubewright/kubewright/internal/callback/callbacktest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
@@ -109,7 +110,7 @@ func TestAPanicInAStrategyConcernsOneLease(t *testing.T) {
 			t.Errorf("Check = %v", err)
 		}
 		broken.Store(false)
-		r.advance(failedRetry + time.Second)
+		r.advance(contest.FailedRetry + time.Second)
 		if r.holder() == "" {
 			t.Error("no leader after that")
 		}

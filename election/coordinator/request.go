@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/callback"
@@ -31,49 +31,34 @@ func (c *Controller) visit(ctx context.Context, key types.NamespacedName) {
 		c.mu.Unlock()
 		return
 	}
-	e.offersFrom = time.Time{}
+	var offersFrom time.Time
 	if !c.droppedAt.IsZero() {
-		e.offersFrom = c.droppedAt.Add(droppedFor + e.spread)
+		offersFrom = c.droppedAt.Add(droppedFor + e.spread)
 	}
-	d, err := callback.Get("Strategies", func() (decision, error) { return decide(now, c.rules, &e.situation), nil })
-	if err != nil {
-		c.mu.Unlock()
-		c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, fmt.Errorf("coordinator: choose for Lease %v: %w", key, err), "A strategy panicked", "lease", key)
-		c.queue.AddAfter(key, failedRetry)
-		return
-	}
-	silent := e.newlySilent(now, c.rules)
-	var r *request
+	silent := e.Apply(now, contest.Tick{OffersFrom: offersFrom}).Silent
+	d, err := callback.Get("Strategies", func() (contest.Decision, error) { return e.Next(now), nil })
 	switch {
-	case d.do == wait:
-		if e.holder() != "" && now.Before(e.silentAt(c.rules)) {
-			e.failing, e.failures = wait, 0 // the Lease is held and renewed
-			c.reportSuccess(ctx, e)
-		}
-	case now.Before(e.retryAt):
-		d.wakeAt = e.retryAt
-	case !d.firstPing(now, c.rules) && !e.pace.TryAccept():
-		d.wakeAt = now.Add(time.Second / requestRate)
+	case err != nil:
+		c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, fmt.Errorf("coordinator: choose for Lease %v: %w", key, err), "A strategy panicked", "lease", key)
+		d = contest.Decision{WakeAt: now.Add(contest.FailedRetry)}
+	case d.Do == contest.Wait:
+		e.Apply(now, contest.Idle{})
+		c.reportSuccess(ctx, e)
 	default:
-		r = e.request(now, d)
+		e.Apply(now, contest.Sent{Decision: d})
 	}
+	c.checkInvariants(e)
 	c.mu.Unlock()
 	for _, name := range silent {
 		klog.FromContext(ctx).V(2).Info("Candidate has not answered", "lease", key, "candidate", name)
 		spec.Call(c.cfg.Hooks.Silent, Silent{Lease: key, Candidate: name})
 	}
-	if r != nil {
-		klog.FromContext(ctx).V(5).Info("Decided", "lease", key, "action", d.do, "candidate", r.name, "why", d.why)
-		c.carryOut(ctx, e, r)
-	} else if !d.wakeAt.IsZero() {
-		c.queue.AddAfter(key, d.wakeAt.Sub(now))
+	if d.Do != contest.Wait {
+		klog.FromContext(ctx).V(5).Info("Decided", "lease", key, "action", d.Do, "candidate", d.Name, "why", d.Why)
+		c.carryOut(ctx, e, &request{Decision: d, key: key})
+	} else if !d.WakeAt.IsZero() {
+		c.queue.AddAfter(key, d.WakeAt.Sub(now))
 	}
-}
-
-// firstPing reports whether d pings a candidate for the first time in this round. Such
-// pings are not paced: each candidate gets one, however many are dead.
-func (d decision) firstPing(now time.Time, r *rules) bool {
-	return d.do == ping && !now.Before(d.who.asked.Add(2*r.AckTimeout))
 }
 
 // carryOut sends a request and requeues the Lease.
@@ -85,82 +70,51 @@ func (c *Controller) carryOut(ctx context.Context, e *entry, r *request) {
 	c.mu.Lock()
 	now := time.Now()
 	current := c.index[r.key] == e
-	var wait time.Duration
 	if current {
-		c.takeIn(now, e, r)
+		e.Apply(now, r.answer())
+		c.dropIfEmpty(e)
 		if err == nil {
 			err = c.effect(now, r)
 		}
-		wait = e.outcome(now, r, err)
+		e.Apply(now, contest.Concluded{To: r.Decision, Result: r.result(err), RetryAfter: apierr.RetryAfter(err)})
 	}
 	if err == nil {
 		c.reportSuccess(ctx, e)
 	}
-	failures := e.failures
+	c.checkInvariants(e)
+	failures := e.Failures()
 	c.mu.Unlock()
 	c.report(ctx, e, r, err, failures)
 	if current {
-		c.queue.AddAfter(r.key, wait)
+		c.queue.Add(r.key)
 	}
 }
 
-// The pace of requests about one Lease, except for the first ping of a candidate in a
-// round. An election needs two or three. More requests mean that another client undoes
-// the writes.
-const (
-	requestBurst = 12
-	requestRate  = 1 // a second
-)
-
-// The longest waits after failures, and after those that last until an operator
-// acts.
-const (
-	failedRetry  = 30 * time.Second
-	refusedRetry = 5 * time.Minute
-)
-
-// After an offer was dropped, the Controller tries again after an hour, with one Lease
-// after the other within most of another hour. The result of the first one holds for
-// all.
-const (
-	droppedFor    = time.Hour
-	droppedSpread = 50 * time.Minute
-)
-
-// outcome updates e after a request, and returns the wait until the next decision.
-func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
-	c := e.candidates[r.name]
-	if err == nil || errors.Is(err, ErrOffersDropped) {
-		if e.failing == r.do {
-			e.failing, e.failures = wait, 0
-		}
-		if c != nil {
-			c.refusals = 0
-		}
-		return 0
-	}
+// result returns the kind of result of a request.
+func (r *request) result(err error) contest.Result {
 	class := apierr.Classify(err)
 	apiMissing := class == apierr.NotFound && !r.gone
-	refused := class == apierr.Forbidden || class == apierr.Invalid || apiMissing || errors.Is(err, errAltered)
-	if refused && r.ofCandidate() && c != nil {
-		c.refusals++
-		c.retryAt = now.Add(spec.Retry(c.refusals, refusedRetry, rand.Float64(), apierr.RetryAfter(err)))
-		return 0 // another candidate may be elected
-	}
-	if e.failing != r.do {
-		e.failing, e.failures = r.do, 0
-	}
-	e.failures++
-	limit, failures := failedRetry, e.failures
 	switch {
-	case refused || class == apierr.Unauthorized:
-		limit = refusedRetry
+	case err == nil, errors.Is(err, ErrOffersDropped):
+		return contest.OK
+	case class == apierr.Forbidden, class == apierr.Invalid, apiMissing, errors.Is(err, errAltered):
+		return contest.Refused
+	case class == apierr.Unauthorized:
+		return contest.Unauthorized
 	case isConflict(class):
-		failures-- // the object was read again, so the first repetition need not wait
+		return contest.Conflict
 	}
-	delay := spec.Retry(failures, limit, rand.Float64(), apierr.RetryAfter(err))
-	e.retryAt = now.Add(delay)
-	return delay
+	return contest.Failed
+}
+
+// answer returns the fact that a request was answered.
+func (r *request) answer() contest.Answered {
+	e := contest.Answered{To: r.Decision, Lease: r.gotLease, Gone: r.gone, Read: r.read}
+	if r.gotCandidate != nil {
+		got := candidateOf(r.gotCandidate)
+		e.Candidate = &got
+	}
+	return e
 }
 
 // isConflict reports whether a request failed because the object is not as it was
@@ -172,39 +126,15 @@ func isConflict(class apierr.Class) bool {
 // reportSuccess reports that requests about a Lease succeed, if none fails. c.mu must
 // be held.
 func (c *Controller) reportSuccess(ctx context.Context, e *entry) {
-	failing := e.failures > 0
-	for _, candidate := range e.candidates {
-		failing = failing || candidate.refusals > 0
-	}
-	if !failing {
+	if !e.Failing() {
 		c.electing.OK(ctx, &e.streak, "Requests about Leases work again")
 	}
 }
 
-// newlySilent returns the candidates with a late ping, each once for a ping.
-func (e *entry) newlySilent(now time.Time, r *rules) (names []string) {
-	for name, c := range e.candidates {
-		if !c.missed && c.late(now, r) {
-			c.missed = true
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// request is a decision with its arguments and its answer. It shares nothing with the
-// index that changes.
+// request is a decision with its answer.
 type request struct {
-	do       action
-	key      types.NamespacedName // of the Lease
-	strategy string
-	lease    *coordinationv1.Lease // as it was; nil for none
-	silence  time.Duration
-
-	name     string // of the candidate, if any
-	uid      types.UID
-	version  string
-	pingTime int64 // to write, in microseconds; 0 for none
+	contest.Decision
+	key types.NamespacedName // of the Lease
 
 	// The object in the answer, if any.
 	gotLease     *coordinationv1.Lease
@@ -215,44 +145,22 @@ type request struct {
 	read bool
 }
 
-// request returns the request of a decision.
-func (e *entry) request(now time.Time, d decision) *request {
-	r := &request{do: d.do, key: e.key, strategy: d.strategy, lease: e.lease}
-	if e.holder() != "" {
-		r.silence = now.Sub(e.pulseAt)
-	}
-	if c := d.who; c != nil {
-		r.name, r.uid, r.version = c.key.Name, c.uid, c.version
-		if d.do == ping {
-			// A candidate answers a ping that is later than its own last renewal.
-			// This one is, and any answer will be later than it, whatever the
-			// clocks of the candidate and of this machine show.
-			r.pingTime = c.renewTime + 1
-			c.asked = now
-		}
-	}
-	return r
-}
-
-// ofCandidate reports whether the request is about a LeaseCandidate.
-func (r *request) ofCandidate() bool { return r.do == ping || r.do == unping || r.do == collect }
-
 // send sends the request. If the object is not as it was known, send reads it.
 func (c *Controller) send(ctx context.Context, r *request) (err error) {
-	if r.do == look {
+	if r.Do == contest.Look {
 		return c.read(ctx, r)
 	}
 	call, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
 	leases, candidates := c.cfg.Client.Leases(r.key.Namespace), c.cfg.Candidates.LeaseCandidates(r.key.Namespace)
-	body := r.body(c.rules)
+	body := r.body(c.cfg.LeaseDuration)
 	switch {
-	case r.do == collect:
-		err = candidates.Delete(call, r.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.uid, ResourceVersion: &r.version}})
+	case r.Do == contest.Collect:
+		err = candidates.Delete(call, r.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID, ResourceVersion: &r.Version}})
 		r.gone = err == nil
-	case r.ofCandidate():
-		r.gotCandidate, err = candidates.Patch(call, r.name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: spec.FieldManager})
-	case r.lease == nil:
+	case r.Do.OfCandidate():
+		r.gotCandidate, err = candidates.Patch(call, r.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: spec.FieldManager})
+	case r.Lease == nil:
 		lease := &coordinationv1.Lease{}
 		_ = json.Unmarshal(body, lease) // never fails
 		r.gotLease, err = leases.Create(call, lease, metav1.CreateOptions{FieldManager: spec.FieldManager})
@@ -273,34 +181,34 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 // patch, and not an update, keeps fields that are newer than this library. The
 // precondition is the resourceVersion of the observed object, except for unping, because
 // the candidate writes the object too often.
-func (r *request) body(rules *rules) []byte {
+func (r *request) body(duration time.Duration) []byte {
 	metadata, changes := map[string]any{"name": r.key.Name}, map[string]any{}
-	if r.lease != nil {
-		metadata["uid"], metadata["resourceVersion"] = r.lease.UID, r.lease.ResourceVersion
+	if r.Lease != nil {
+		metadata["uid"], metadata["resourceVersion"] = r.Lease.UID, r.Lease.ResourceVersion
 	}
-	if r.ofCandidate() {
-		metadata = map[string]any{"uid": r.uid}
+	if r.Do.OfCandidate() {
+		metadata = map[string]any{"uid": r.UID}
 	}
-	switch r.do {
-	case ping:
-		metadata["resourceVersion"] = r.version
-		changes["pingTime"] = metav1.NewMicroTime(time.UnixMicro(r.pingTime))
-	case unping:
+	switch r.Do {
+	case contest.Ping:
+		metadata["resourceVersion"] = r.Version
+		changes["pingTime"] = metav1.NewMicroTime(time.UnixMicro(r.PingTime))
+	case contest.Unping:
 		changes["pingTime"] = nil
-	case assign:
+	case contest.Assign:
 		now := metav1.NowMicro()
-		changes["holderIdentity"], changes["strategy"], changes["preferredHolder"] = r.name, r.strategy, nil
-		changes["leaseDurationSeconds"] = int32(rules.LeaseDuration / time.Second)
+		changes["holderIdentity"], changes["strategy"], changes["preferredHolder"] = r.Name, r.Strategy, nil
+		changes["leaseDurationSeconds"] = int32(duration / time.Second)
 		changes["acquireTime"], changes["renewTime"] = now, now
 		changes["leaseTransitions"] = 0
-		if r.lease != nil {
-			changes["leaseTransitions"] = spec.NextTransition(spec.TransitionsOf(r.lease))
+		if r.Lease != nil {
+			changes["leaseTransitions"] = spec.NextTransition(spec.TransitionsOf(r.Lease))
 		}
-	case announce:
-		changes["strategy"] = r.strategy
-	case offer:
-		changes["strategy"], changes["preferredHolder"] = r.strategy, r.name
-	case retract:
+	case contest.Announce:
+		changes["strategy"] = r.Strategy
+	case contest.Offer:
+		changes["strategy"], changes["preferredHolder"] = r.Strategy, r.Name
+	case contest.Retract:
 		changes["preferredHolder"] = nil
 	}
 	data, _ := json.Marshal(map[string]any{"metadata": metadata, "spec": changes}) // never fails
@@ -311,8 +219,8 @@ func (r *request) body(rules *rules) []byte {
 func (c *Controller) read(ctx context.Context, r *request) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
-	if r.ofCandidate() {
-		r.gotCandidate, err = c.cfg.Candidates.LeaseCandidates(r.key.Namespace).Get(ctx, r.name, metav1.GetOptions{})
+	if r.Do.OfCandidate() {
+		r.gotCandidate, err = c.cfg.Candidates.LeaseCandidates(r.key.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	} else {
 		r.gotLease, err = c.cfg.Client.Leases(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	}
@@ -331,7 +239,7 @@ func (c *Controller) read(ctx context.Context, r *request) (err error) {
 func (r *request) answered(err error) error {
 	switch {
 	case r.gotCandidate != nil:
-		_, err = apierr.Answer(r.gotCandidate, err, r.name)
+		_, err = apierr.Answer(r.gotCandidate, err, r.Name)
 	case r.gotLease != nil:
 		_, err = apierr.Answer(r.gotLease, err, r.key.Name)
 	}
@@ -340,61 +248,31 @@ func (r *request) answered(err error) error {
 
 // isMissing reports whether err means that the object does not exist, and not its API.
 func (r *request) isMissing(err error) bool {
-	if r.ofCandidate() {
-		return apierr.IsMissing(err, "leasecandidates", r.name)
+	if r.Do.OfCandidate() {
+		return apierr.IsMissing(err, "leasecandidates", r.Name)
 	}
 	return apierr.IsMissing(err, "leases", r.key.Name)
-}
-
-// takeIn updates the index from the answer to a request. c.mu must be held.
-//
-// The result of a GET counts even if its version is lower, because the API server may
-// have been restored from a backup, unless the watch has delivered another object in
-// the meantime.
-func (c *Controller) takeIn(now time.Time, e *entry, r *request) {
-	known := e.candidates[r.name]
-	if r.ofCandidate() {
-		got := r.gotCandidate
-		switch {
-		case r.gone:
-			c.dismiss(e.key, r.name, r.uid)
-		case got == nil:
-		case known == nil || known.uid != got.UID || r.read && known.version == r.version || !seen(got.ResourceVersion, known.version):
-			e.admit(now, got, false)
-		}
-		return
-	}
-	if r.read {
-		e.lookedAt = now
-	}
-	asKnown := r.read && e.lease == r.lease
-	if r.gone && asKnown || r.gotLease != nil && (asKnown || e.lease == nil || !seen(r.gotLease.ResourceVersion, e.lease.ResourceVersion)) {
-		e.observe(now, r.gotLease, c.rules)
-	}
-	if r.do == assign && !r.read && known != nil && e.holder() == r.name {
-		e.assignee = known
-	}
 }
 
 // effect returns an error if the answer to a request lacks the field that the request
 // has written. c.mu must be held.
 func (c *Controller) effect(now time.Time, r *request) error {
 	altered := false
-	switch r.do {
-	case ping, unping:
-		altered = spec.Micros(r.gotCandidate.Spec.PingTime) != r.pingTime
-	case assign:
-		altered = spec.HolderOf(r.gotLease) != r.name
-	case offer, retract:
-		altered = spec.PreferredOf(r.gotLease) != r.name
+	switch r.Do {
+	case contest.Ping, contest.Unping:
+		altered = spec.Micros(r.gotCandidate.Spec.PingTime) != r.PingTime
+	case contest.Assign:
+		altered = spec.HolderOf(r.gotLease) != r.Name
+	case contest.Offer, contest.Retract:
+		altered = spec.PreferredOf(r.gotLease) != r.Name
 	}
 	switch {
-	case altered && r.do == offer:
+	case altered && r.Do == contest.Offer:
 		c.droppedAt = now
 		return ErrOffersDropped
 	case altered:
 		return errAltered
-	case r.do == offer:
+	case r.Do == contest.Offer:
 		c.droppedAt = time.Time{}
 	}
 	return nil
@@ -405,22 +283,22 @@ const patientConflicts = 3
 
 // report reports the result of a request to the log, the hooks and the ErrorHandler.
 func (c *Controller) report(ctx context.Context, e *entry, r *request, err error, failures int) {
-	logger := klog.LoggerWithValues(klog.FromContext(ctx), "lease", r.key, "action", r.do, "candidate", r.name)
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "lease", r.key, "action", r.Do, "candidate", r.Name)
 	ctx = klog.NewContext(ctx, logger)
-	previous := spec.HolderOf(r.lease)
+	previous := spec.HolderOf(r.Lease)
 	switch {
 	case err != nil:
 		c.reportFailure(ctx, e, r, err, failures)
-	case r.do == assign:
-		logger.V(2).Info("Elected a leader", "previous", previous, "strategy", r.strategy, "unrenewed", r.silence)
-		spec.Call(c.cfg.Hooks.Elected, Elected{Lease: r.key, Holder: r.name, Previous: previous, Strategy: r.strategy, Unrenewed: r.silence})
-	case r.do == offer:
+	case r.Do == contest.Assign:
+		logger.V(2).Info("Elected a leader", "previous", previous, "strategy", r.Strategy, "unrenewed", r.Silence)
+		spec.Call(c.cfg.Hooks.Elected, Elected{Lease: r.key, Holder: r.Name, Previous: previous, Strategy: r.Strategy, Unrenewed: r.Silence})
+	case r.Do == contest.Offer:
 		c.offering.OK(ctx, &c.dropped, "The API server keeps preferredHolder again")
 		logger.V(2).Info("Asked the holder to give way", "holder", previous)
-		spec.Call(c.cfg.Hooks.Preferred, Preferred{Lease: r.key, Holder: previous, PreferredHolder: r.name})
-	case r.do == collect:
+		spec.Call(c.cfg.Hooks.Preferred, Preferred{Lease: r.key, Holder: previous, PreferredHolder: r.Name})
+	case r.Do == contest.Collect:
 		logger.V(2).Info("Deleted a LeaseCandidate that was no longer renewed")
-		spec.Call(c.cfg.Hooks.Collected, Collected{Lease: r.key, Candidate: r.name})
+		spec.Call(c.cfg.Hooks.Collected, Collected{Lease: r.key, Candidate: r.Name})
 	default:
 		logger.V(4).Info("Sent request")
 	}
@@ -428,15 +306,15 @@ func (c *Controller) report(ctx context.Context, e *entry, r *request, err error
 
 func (c *Controller) reportFailure(ctx context.Context, e *entry, r *request, err error, failures int) {
 	class := apierr.Classify(err)
-	spec.Call(c.cfg.Hooks.RequestFailed, RequestFailed{Lease: r.key, Action: string(r.do), Class: class.String(), Err: err})
+	spec.Call(c.cfg.Hooks.RequestFailed, RequestFailed{Lease: r.key, Action: string(r.Do), Class: class.String(), Err: err})
 	switch {
 	case errors.Is(err, ErrOffersDropped):
 		c.offering.Fail(ctx, c.cfg.ErrorHandler, &c.dropped, err, "Better candidates have to wait")
-	case class == apierr.NotFound && !r.gone && r.ofCandidate():
+	case class == apierr.NotFound && !r.gone && r.Do.OfCandidate():
 		klog.FromContext(ctx).V(4).Info("LeaseCandidates are not served", "err", err) // the watch has reported it
 	case failures <= patientConflicts && isConflict(class):
 		klog.FromContext(ctx).V(4).Info("Another client was faster", "err", err)
 	default:
-		c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, fmt.Errorf("coordinator: %v for Lease %v: %w", r.do, r.key, err), "Request about a Lease failed")
+		c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, fmt.Errorf("coordinator: %v for Lease %v: %w", r.Do, r.key, err), "Request about a Lease failed")
 	}
 }

@@ -94,6 +94,11 @@ func (r *ctlRig) start() *Controller {
 	if err != nil {
 		r.Fatal(err)
 	}
+	c.check = func(err error) {
+		if err != nil {
+			r.Error(err)
+		}
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

@@ -152,25 +152,6 @@ func TestController(t *testing.T) {
 	}))
 }
 
-func TestControllerShouldReelect(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		s    *scene
-		want action
-	}{
-		{"candidate with newer binary version", held("a", time.Second, nominee("a", 19), nominee("b", 20).heardAgo(0)), wait},
-		{"no newer candidates", held("a", time.Second, nominee("a", 19), nominee("b", 19).heardAgo(0)), wait},
-		{"no candidates", held("a", time.Second), wait},
-		{"candidate with older emulation version", held("a", time.Second, nominee("a", 19), nominee("b", 18).heardAgo(0)), offer},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if d := decide(decideNow, decideRules(), &tc.s.situation); d.do != tc.want {
-				t.Errorf("decide = %v, want %v", d, tc.want)
-			}
-		})
-	}
-}
-
 // TestLeaseCandidateGCController has the upstream names of the collection of
 // candidates, and TestLeaseCandidateCleanup of the integration tests.
 func TestLeaseCandidateGCController(t *testing.T) {

@@ -21,15 +21,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/election/internal/valid"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/listwatch"
 	"github.com/kubewright/kubewright/internal/report"
 )
-
-// listFactor is the factor from CallTimeout to the deadline of a list.
-const listFactor = 10
 
 // watchRefusedRetry is the longest wait for an API or a permission that is missing.
 const watchRefusedRetry = time.Minute
@@ -70,7 +68,7 @@ func newMirror[T metav1.Object, L runtime.Object](
 		Watch:         watch,
 		ListTimeout:   listFactor * c.cfg.CallTimeout,
 		AnswerTimeout: c.cfg.CallTimeout,
-		Retries:       spec.Retries(failedRetry),
+		Retries:       spec.Retries(contest.FailedRetry),
 		Outcome:       func(ctx context.Context, err error) time.Duration { return c.watched(ctx, m, err) },
 	}
 	if c.cfg.Namespace == metav1.NamespaceAll {
@@ -137,87 +135,78 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 	return 0
 }
 
+// tell passes a fact about a Lease to its contest. c.mu must be held.
+func (c *Controller) tell(key types.NamespacedName, fact contest.Event) (invalid error) {
+	e := c.index[key]
+	if e == nil {
+		return nil // no candidate
+	}
+	effects := e.Apply(time.Now(), fact)
+	c.checkInvariants(e)
+	c.dropIfEmpty(e)
+	if effects.Decide {
+		c.queue.Add(key)
+	}
+	return effects.Invalid
+}
+
+// dropIfEmpty removes an entry without candidates. c.mu must be held.
+func (c *Controller) dropIfEmpty(e *entry) {
+	if e.Empty() && c.index[e.key] == e {
+		delete(c.index, e.key)
+		c.electing.Retire(&e.streak)
+	}
+}
+
+// checkInvariants is for tests.
+func (c *Controller) checkInvariants(e *entry) {
+	if c.check != nil {
+		c.check(e.Check())
+	}
+}
+
 // leaseSeen updates the index from a Lease that is new or has changed.
 func (c *Controller) leaseSeen(lease *coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.index[cache.MetaObjectToName(lease).AsNamespacedName()]
-	if e == nil || e.lease != nil && seen(lease.ResourceVersion, e.lease.ResourceVersion) {
-		return // no candidate, or already observed, for example in the answer to a write
-	}
-	if e.observe(time.Now(), lease, c.rules) {
-		c.queue.Add(e.key)
-	}
+	_ = c.tell(cache.MetaObjectToName(lease).AsNamespacedName(), contest.LeaseSeen{Lease: lease}) // about candidates
 }
 
 // leaseGone updates the index after a Lease was deleted.
 func (c *Controller) leaseGone(lease *coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.index[cache.MetaObjectToName(lease).AsNamespacedName()]
-	if e == nil || e.lease == nil || e.lease.UID != lease.UID {
-		return // it was re-created
-	}
-	e.observe(time.Now(), nil, c.rules)
-	c.queue.Add(e.key)
+	_ = c.tell(cache.MetaObjectToName(lease).AsNamespacedName(), contest.LeaseGone{UID: lease.UID})
 }
 
 // candidateSeen updates the index from a LeaseCandidate that is new or has changed.
 func (c *Controller) candidateSeen(old, obj *coordinationv1beta1.LeaseCandidate, fresh bool) {
 	if invalid := c.admit(old, obj, fresh); invalid != nil {
-		report.Tell(c.ctx, c.cfg.ErrorHandler, invalid, "LeaseCandidate is ignored")
+		name := types.NamespacedName{Namespace: obj.Namespace, Name: obj.Name}
+		report.Tell(c.ctx, c.cfg.ErrorHandler, &CandidateInvalidError{Candidate: name, Err: invalid}, "LeaseCandidate is ignored")
 	}
 }
 
-// admit returns an error if the candidate is invalid and that was not reported.
+// admit returns why the candidate is invalid, if that was not reported.
 func (c *Controller) admit(old, obj *coordinationv1beta1.LeaseCandidate, fresh bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old != nil && (old.UID != obj.UID || leaseKey(old) != leaseKey(obj)) {
-		c.dismiss(leaseKey(old), old.Name, old.UID)
+		_ = c.tell(leaseKey(old), contest.CandidateGone{Name: old.Name, UID: old.UID})
 	}
 	key := leaseKey(obj)
-	e := c.index[key]
-	if e == nil {
-		e = c.index.entry(key)
-		obj, _, _ := c.leases.informer.GetStore().GetByKey(key.String()) // a map: no error
-		if lease, ok := obj.(*coordinationv1.Lease); ok {
-			e.observe(time.Now(), lease, c.rules)
+	if e, created := c.index.entry(key, c.rules); created {
+		known, _, _ := c.leases.informer.GetStore().GetByKey(key.String()) // a map: no error
+		if lease, ok := known.(*coordinationv1.Lease); ok {
+			e.Apply(time.Now(), contest.LeaseSeen{Lease: lease})
 		}
 	}
-	if known := e.candidates[obj.Name]; known != nil && known.uid == obj.UID && seen(obj.ResourceVersion, known.version) {
-		return nil
-	}
-	known := e.admit(time.Now(), obj, fresh)
-	c.queue.Add(key)
-	reported := known.reported
-	known.reported = known.invalid != nil
-	if reported || !known.reported {
-		return nil
-	}
-	return &CandidateInvalidError{Candidate: known.key, Err: known.invalid}
+	return c.tell(key, contest.CandidateSeen{Candidate: candidateOf(obj), Fresh: fresh})
 }
 
 // candidateGone updates the index after a LeaseCandidate was deleted.
 func (c *Controller) candidateGone(obj *coordinationv1beta1.LeaseCandidate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dismiss(leaseKey(obj), obj.Name, obj.UID)
-}
-
-// dismiss removes a candidate, and the entry with its last candidate. c.mu must be held.
-func (c *Controller) dismiss(key types.NamespacedName, name string, uid types.UID) {
-	e := c.index[key]
-	if e == nil || e.candidates[name] == nil || e.candidates[name].uid != uid {
-		return
-	}
-	if e.assignee == e.candidates[name] {
-		e.assignee = nil
-	}
-	delete(e.candidates, name)
-	if len(e.candidates) == 0 {
-		delete(c.index, key)
-		c.electing.Retire(&e.streak)
-	}
-	c.queue.Add(key)
+	_ = c.tell(leaseKey(obj), contest.CandidateGone{Name: obj.Name, UID: obj.UID})
 }

@@ -1,10 +1,11 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package coordinator
+package contest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -15,37 +16,48 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 // decideNow is when all decisions of the tables are taken.
 var decideNow = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-func decideRules() *rules {
-	cfg := Config{
+// byName is a strategy.
+type byName struct{}
+
+func (byName) Name() string                       { return "example.com/by-name" }
+func (byName) Compare(a, b spec.Peer) int         { return cmp.Compare(b.Identity, a.Identity) }
+func (byName) Eligible(spec.Peer) bool            { return true }
+func (byName) Preempts(spec.Peer, spec.Peer) bool { return true }
+
+// oldest is the strategy of the API server.
+type oldest struct{}
+
+func (oldest) Name() string { return "OldestEmulationVersion" }
+func (oldest) Compare(a, b spec.Peer) int {
+	return cmp.Or(spec.CompareVersions(a.Emulated(), b.Emulated()), spec.CompareVersions(a.BinaryVersion, b.BinaryVersion))
+}
+func (oldest) Eligible(p spec.Peer) bool {
+	_, ok := spec.ParseVersion(p.BinaryVersion)
+	return ok
+}
+func (oldest) Preempts(spec.Peer, spec.Peer) bool { return true }
+
+func decideRules() *Rules {
+	return &Rules{
 		LeaseDuration: 15 * time.Second, AckTimeout: 5 * time.Second, MinTenure: 30 * time.Second, CandidateTTL: 30 * time.Minute,
-		Strategies: []election.Strategy{election.StrategyFunc("example.com/by-name", func(a, b election.Peer) int {
-			switch {
-			case a.Identity == b.Identity:
-				return 0
-			case a.Identity > b.Identity:
-				return -1
-			}
-			return 1
-		})},
+		Strategies: map[string]spec.Strategy{byName{}.Name(): byName{}, oldest{}.Name(): oldest{}}, Random: func() float64 { return 0.5 },
 	}
-	strategies, _ := cfg.strategies()
-	return &rules{Config: cfg, strategies: strategies}
 }
 
-// scene is a situation in the making.
-type scene struct{ situation }
+// scene is a contest in the making.
+type scene struct{ *Contest }
 
 // vacant is a Lease that does not exist, with candidates.
 func vacant(candidates ...*candidate) *scene {
-	s := &scene{situation{candidates: map[string]*candidate{}}}
+	s := &scene{New(decideRules())}
 	for _, c := range candidates {
-		s.candidates[c.peer.Identity] = c
+		s.candidates[c.Name] = c
 	}
 	return s
 }
@@ -72,8 +84,10 @@ func (s *scene) prefers(name string) *scene { s.lease.Spec.PreferredHolder = &na
 func nominee(name string, minor int) *candidate {
 	version := fmt.Sprintf("1.%d.0", minor)
 	return &candidate{
-		key: types.NamespacedName{Namespace: "default", Name: name}, uid: types.UID(name), version: "5", strategy: "OldestEmulationVersion", renewTime: 100,
-		peer:  election.Peer{Identity: name, BinaryVersion: version, EmulationVersion: version, Created: decideNow.Add(-time.Hour)},
+		Candidate: Candidate{
+			Name: name, UID: types.UID(name), Version: "5", Strategy: "OldestEmulationVersion", RenewTime: 100,
+			Peer: spec.Peer{Identity: name, BinaryVersion: version, EmulationVersion: version, Created: decideNow.Add(-time.Hour)},
+		},
 		seen:  decideNow.Add(-3 * time.Minute),
 		heard: decideNow.Add(-3 * time.Minute),
 	}
@@ -90,22 +104,22 @@ func (c *candidate) heardAgo(ago time.Duration) *candidate {
 
 // pingedAgo says since when the candidate has a ping to answer.
 func (c *candidate) pingedAgo(ago time.Duration) *candidate {
-	c.pinged, c.pingTime = decideNow.Add(-ago), c.renewTime+1
+	c.pinged, c.PingTime = decideNow.Add(-ago), c.RenewTime+1
 	return c
 }
 
-func (c *candidate) asks(strategy string) *candidate { c.strategy = strategy; return c }
+func (c *candidate) asks(strategy string) *candidate { c.Strategy = strategy; return c }
 
-func (d decision) String() string {
-	s := cmp.Or(string(d.do), "wait")
-	if d.who != nil {
-		s += " " + d.who.peer.Identity
+func (d Decision) String() string {
+	s := cmp.Or(string(d.Do), "wait")
+	if d.Name != "" {
+		s += " " + d.Name
 	}
-	if d.strategy != "" && d.strategy != "OldestEmulationVersion" {
-		s += " by " + d.strategy
+	if d.Strategy != "" && d.Strategy != "OldestEmulationVersion" {
+		s += " by " + d.Strategy
 	}
-	if d.do == wait && !d.wakeAt.IsZero() {
-		s += " " + d.wakeAt.Sub(decideNow).String()
+	if d.Do == Wait && !d.WakeAt.IsZero() {
+		s += " " + d.WakeAt.Sub(decideNow).String()
 	}
 	return s
 }
@@ -167,7 +181,7 @@ func TestDecide(t *testing.T) {
 		// The lease is held.
 		{"by the best", held("a", fresh, nominee("a", 1), nominee("b", 2)), "wait 9s"},
 		{"by one of equals", held("b", fresh, nominee("a", 1), nominee("b", 1), nominee("c", 1)), "wait 9s"},
-		{"by a younger one of equals", held("b", fresh, nominee("a", 1), nominee("b", 1).with(func(c *candidate) { c.peer.Created = decideNow })), "wait 9s"},
+		{"by a younger one of equals", held("b", fresh, nominee("a", 1), nominee("b", 1).with(func(c *candidate) { c.Peer.Created = decideNow })), "wait 9s"},
 		{"by a worse one", held("b", fresh, nominee("a", 1), nominee("b", 2)), "ping a"},
 		{"by a worse one, fresh", held("b", fresh, nominee("a", 1).heardAgo(fresh), nominee("b", 2)), "offer a"},
 		{"by a worse one, pinged", held("b", fresh, nominee("a", 1).pingedAgo(fresh), nominee("b", 2)), "wait 4s"},
@@ -180,7 +194,7 @@ func TestDecide(t *testing.T) {
 		{"by a worse one, but the better one can't be pinged", held("b", fresh, nominee("a", 1).with(refused), nominee("b", 2)), "wait 9s"},
 		{"by one that is no candidate", held("legacy", fresh, nominee("a", 1).heardAgo(fresh)), "wait 9s"},
 		{"by one that is no candidate, with a preferred holder", held("legacy", fresh, nominee("a", 1)).prefers("gone"), "wait 9s"},
-		{"by one whose record has gone stale", held("a", fresh, nominee("a", 9).with(func(c *candidate) { c.renewTime = 0 }), nominee("b", 1).heardAgo(fresh)), "wait 9s"},
+		{"by one whose record has gone stale", held("a", fresh, nominee("a", 9).with(func(c *candidate) { c.RenewTime = 0 }), nominee("b", 1).heardAgo(fresh)), "wait 9s"},
 
 		// A holder is preferred.
 		{"the best is preferred", held("b", fresh, nominee("a", 1).heardAgo(stale), nominee("b", 2)).prefers("a"), "wait 9s"},
@@ -213,29 +227,31 @@ func TestDecide(t *testing.T) {
 		{"different ones at the same version: one that we know", vacant(nominee("a", 2).asks("a.com/unknown"), nominee("b", 2).asks("example.com/by-name").heardAgo(fresh)), "assign b by example.com/by-name"},
 		{"different ones at the same version preempt nobody", held("b", fresh, nominee("a", 1).heardAgo(fresh), nominee("b", 2), nominee("c", 2).asks("example.com/by-name").heardAgo(fresh)), "wait 9s"},
 		{"different ones at the same version: offers are taken back", held("b", fresh, nominee("a", 1), nominee("b", 2), nominee("c", 2).asks("example.com/by-name")).prefers("a"), "retract"},
-		{"one that is not eligible", vacant(nominee("a", 1).with(func(c *candidate) { c.peer.BinaryVersion = "" })), "wait 27m0s"},
+		{"one that is not eligible", vacant(nominee("a", 1).with(func(c *candidate) { c.Peer.BinaryVersion = "" })), "wait 27m0s"},
 
 		// Candidates.
 		{"none", vacant(), "wait"},
 		{"none, and a lease", held("x", time.Hour), "wait"},
-		{"one that has never renewed", vacant(nominee("a", 1).with(func(c *candidate) { c.renewTime = 0 })), "wait 27m0s"},
-		{"one that can't be read", vacant(nominee("a", 1).with(func(c *candidate) { c.invalid = errAltered })), "wait 27m0s"},
-		{"one that is being deleted", vacant(nominee("a", 1).heardAgo(fresh).with(func(c *candidate) { c.terminating = true })), "wait 30m0s"},
+		{"one that has never renewed", vacant(nominee("a", 1).with(func(c *candidate) { c.RenewTime = 0 })), "wait 27m0s"},
+		{"one that can't be read", vacant(nominee("a", 1).with(func(c *candidate) { c.Invalid = errInvalid })), "wait 27m0s"},
+		{"one that is being deleted", vacant(nominee("a", 1).heardAgo(fresh).with(func(c *candidate) { c.Terminating = true })), "wait 30m0s"},
 		{"one that has not renewed for the TTL", vacant(nominee("a", 1).heardAgo(30 * time.Minute)), "collect a"},
 		{"the election goes first", vacant(nominee("a", 1).heardAgo(time.Hour), nominee("b", 1)), "ping b"},
 		{"one that has expired is not waited for", held("b", fresh, nominee("a", 1).heardAgo(30*time.Minute), nominee("b", 2)), "collect a"},
 		{"the oldest goes first", held("x", fresh, nominee("a", 1).heardAgo(31*time.Minute), nominee("b", 2).heardAgo(40*time.Minute)), "collect b"},
 		{"one that can't be deleted is left for a while", vacant(nominee("a", 1).heardAgo(time.Hour).with(refused)), "wait 1m0s"},
-		{"one that answers the same ping again and again", held("a", fresh, nominee("a", 1).with(func(c *candidate) { c.pingTime, c.answered = 200, 200 })), "unping a"},
+		{"one that answers the same ping again and again", held("a", fresh, nominee("a", 1).with(func(c *candidate) { c.PingTime, c.answered = 200, 200 })), "unping a"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := decide(decideNow, decideRules(), &tc.s.situation)
+			got := tc.s.Next(decideNow)
 			if got.String() != tc.want {
-				t.Errorf("decide = %v (%s), want %s", got, got.why, tc.want)
+				t.Errorf("decide = %v (%s), want %s", got, got.Why, tc.want)
 			}
 		})
 	}
 }
+
+var errInvalid = errors.New("invalid")
 
 func doubted(c *candidate) { c.doubtedUntil = decideNow.Add(time.Minute) }
 func refused(c *candidate) { c.retryAt = decideNow.Add(time.Minute) }
@@ -245,7 +261,6 @@ func refused(c *candidate) { c.retryAt = decideNow.Add(time.Minute) }
 // at which something is different, and the decision does not depend on the
 // order in which maps are read.
 func TestDecideAlwaysWakes(t *testing.T) {
-	rules := decideRules()
 	rng := rand.New(rand.NewPCG(6, 3))
 	ago := func() time.Duration {
 		return []time.Duration{0, time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, time.Minute, 30 * time.Minute, time.Hour}[rng.IntN(8)]
@@ -262,8 +277,8 @@ func TestDecideAlwaysWakes(t *testing.T) {
 			if rng.IntN(3) == 0 {
 				c.pingedAgo(ago())
 			}
-			for _, f := range []func(*candidate){doubted, refused, func(c *candidate) { c.renewTime = 0 }, func(c *candidate) { c.terminating = true },
-				func(c *candidate) { c.pingTime, c.answered = 300, 300 }} {
+			for _, f := range []func(*candidate){doubted, refused, func(c *candidate) { c.RenewTime = 0 }, func(c *candidate) { c.Terminating = true },
+				func(c *candidate) { c.PingTime, c.answered = 300, 300 }} {
 				if rng.IntN(8) == 0 {
 					f(c)
 				}
@@ -277,14 +292,14 @@ func TestDecideAlwaysWakes(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			s.looked()
 		}
-		d := decide(decideNow, rules, &s.situation)
-		if again := decide(decideNow, rules, &s.situation); again.String() != d.String() {
+		d := s.Next(decideNow)
+		if again := s.Next(decideNow); again.String() != d.String() {
 			t.Fatalf("%v and then %v in the same situation", d, again)
 		}
-		if len(candidates) > 0 && d.do == wait && !d.wakeAt.After(decideNow) {
-			t.Fatalf("waits until %v with candidates %+v and lease %+v", d.wakeAt, candidates, s.lease)
+		if len(candidates) > 0 && d.Do == Wait && !d.WakeAt.After(decideNow) {
+			t.Fatalf("waits until %v with candidates %+v and lease %+v", d.WakeAt, candidates, s.lease)
 		}
-		if d.do == assign && s.holder() != "" && decideNow.Before(s.pulseAt.Add(15*time.Second)) {
+		if d.Do == Assign && s.Holder() != "" && decideNow.Before(s.pulseAt.Add(15*time.Second)) {
 			t.Fatalf("assigns a lease that is held: %+v", s.lease)
 		}
 	}
@@ -293,7 +308,6 @@ func TestDecideAlwaysWakes(t *testing.T) {
 // TestDecideReachesTheNextDeadline wakes a decision at exactly the time that it
 // asks for: something else must come of it, or a later time.
 func TestDecideReachesTheNextDeadline(t *testing.T) {
-	rules := decideRules()
 	for _, s := range []*scene{
 		vacant(nominee("a", 1).pingedAgo(time.Second)),
 		held("x", time.Second, nominee("a", 1)),
@@ -302,13 +316,13 @@ func TestDecideReachesTheNextDeadline(t *testing.T) {
 		held("x", 11*time.Second, nominee("a", 1).heardAgo(time.Second)).looked(),
 	} {
 		now := decideNow
-		d := decide(now, rules, &s.situation)
-		for steps := 0; d.do == wait; steps++ {
-			if steps == 5 || !d.wakeAt.After(now) {
+		d := s.Next(now)
+		for steps := 0; d.Do == Wait; steps++ {
+			if steps == 5 || !d.WakeAt.After(now) {
 				t.Fatalf("stuck at %v: %v", now.Sub(decideNow), d)
 			}
-			now = d.wakeAt
-			d = decide(now, rules, &s.situation)
+			now = d.WakeAt
+			d = s.Next(now)
 		}
 	}
 }
@@ -327,16 +341,35 @@ func TestDoubtsAboutAnAssignee(t *testing.T) {
 	} {
 		a := nominee("a", 30)
 		a.doubts = 2
-		e := &entry{situation: held("a", 0, a).situation}
+		e := held("a", 0, a).Contest
 		e.assignee = a
 		next := e.lease.DeepCopy()
 		next.Spec.HolderIdentity, next.Spec.RenewTime = &tc.holder, ptr.To(metav1.NewMicroTime(decideNow))
 		if tc.holder != "a" {
 			next.Spec.LeaseTransitions = ptr.To[int32](4)
 		}
-		e.observe(decideNow.Add(tc.after), next, decideRules())
+		e.observe(decideNow.Add(tc.after), next)
 		if a.doubts != tc.want || e.assignee != nil {
 			t.Errorf("%s: %d doubts, want %d; assignee %v", name, a.doubts, tc.want, e.assignee)
 		}
+	}
+}
+
+func TestControllerShouldReelect(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		s    *scene
+		want Do
+	}{
+		{"candidate with newer binary version", held("a", time.Second, nominee("a", 19), nominee("b", 20).heardAgo(0)), Wait},
+		{"no newer candidates", held("a", time.Second, nominee("a", 19), nominee("b", 19).heardAgo(0)), Wait},
+		{"no candidates", held("a", time.Second), Wait},
+		{"candidate with older emulation version", held("a", time.Second, nominee("a", 19), nominee("b", 18).heardAgo(0)), Offer},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if d := tc.s.Next(decideNow); d.Do != tc.want {
+				t.Errorf("decide = %v, want %v", d, tc.want)
+			}
+		})
 	}
 }
