@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // ctlReplica is a process with a Candidate.
@@ -187,5 +188,31 @@ func TestControllerTakesOver(t *testing.T) {
 		r.advance(time.Hour)
 		r.want("ours leads", ours.leading(), true)
 		r.want("the built-in one leads", builtIn.leading(), false)
+	})(t)
+}
+
+// Candidates that may not watch the Lease see each assignment by a read, which may have
+// missed a leader. They wait for that leader, and the Controller must wait for them.
+func TestCandidatesThatPollAreElected(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		for _, name := range []string{"a", "b"} {
+			r.server.Inject(apitest.Fault{Match: apitest.Match{User: name, Verb: "watch", Resource: "leases"}, Status: statuserr.Forbidden("leases", ctlLease, "no")})
+		}
+		r.start()
+		a, b := r.worker("a", "1.37.0"), r.worker("b", "1.37.0")
+		r.advance(2 * time.Minute)
+		if !a.leading() && !b.leading() {
+			r.Errorf("nobody leads; the Lease is %+v", r.lease().Spec)
+		}
+		// The leader crashes, and the other one is elected.
+		crashed, other := a, b
+		if b.leading() {
+			crashed, other = b, a
+		}
+		crashed.crash()
+		r.advance(2 * time.Minute)
+		if !other.leading() {
+			r.Errorf("nobody leads after a crash; the Lease is %+v", r.lease().Spec)
+		}
 	})(t)
 }

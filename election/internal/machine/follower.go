@@ -8,8 +8,10 @@ import "time"
 // pollFor is the time for which an object is polled after a watch was refused.
 const pollFor = 10 * time.Minute
 
-// patientGone is the number of watches in a row that may lose their place, each
-// started from the result of a read, before the object is polled.
+// patientGone is the number of watches in a row that may lose their place, each started
+// from the result of a read. The next ones begin without a version, because the object may
+// be older than the oldest version that can be watched. If as many of those lose their
+// place too, the object is polled.
 const patientGone = 3
 
 // A certainty says whether the observed state of an object is the stored one.
@@ -37,7 +39,7 @@ type follower struct {
 	stream    int           // grows when the watch waits for versions that will not come
 	polling   bool          // the object can't be watched,
 	pollUntil time.Duration // until then
-	gone      int           // watches in a row that only lost their place
+	gone      int           // watches in a row that lost their place
 	readAt    time.Duration // the next read without a watch
 	failures  int           // reads in a row that failed
 	retryAt   time.Duration
@@ -61,11 +63,19 @@ func (f *follower) nextRead(watched bool) time.Duration {
 func (f *follower) lost(now time.Duration, gone bool) {
 	if gone {
 		f.sure = max(f.sure, uncertain)
-		if f.gone++; f.gone < patientGone {
+		if f.gone++; f.gone < 2*patientGone {
 			return
 		}
 	}
 	f.gone, f.polling, f.pollUntil, f.readAt = 0, true, now+pollFor, now+f.poll
+}
+
+// from returns the version from which a watch begins, if version is that of the object.
+func (f *follower) from(version string) string {
+	if f.gone >= patientGone {
+		return ""
+	}
+	return version
 }
 
 // watch returns what to do about the watch of an object that should be watched, and

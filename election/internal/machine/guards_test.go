@@ -258,11 +258,16 @@ func TestARenewalDropsARecordOnlyIfItIsOlderThanTheDoubt(t *testing.T) {
 	}
 }
 
-func TestAnObjectIsPolledAfterThreeLostWatchesAndForTenMinutes(t *testing.T) {
+func TestAnObjectIsPolledAfterSixLostWatchesAndForTenMinutes(t *testing.T) {
 	f := follower{poll: 3 * time.Second}
-	for i, want := range []bool{false, false, true} {
-		if f.lost(0, true); f.polling != want {
-			t.Errorf("watch %d: polled %v", i+1, f.polling)
+	for i, want := range []string{"7", "7", "", "", "", "polled"} {
+		f.lost(0, true)
+		got := f.from("7")
+		if f.polling {
+			got = "polled"
+		}
+		if got != want {
+			t.Errorf("after %d lost watches: %q, want %q", i+1, got, want)
 		}
 	}
 	if f.tick(pollFor - 1); !f.polling {

@@ -26,7 +26,7 @@ func (m *Machine) Next(now Instant) Step {
 		d.step.Abort = d.unwanted(now.Mono, op)
 	}
 	d.step.Wake = d.at
-	d.step.Watch, d.step.Stream, d.step.Version = m.follower.watch(m.watching()), m.stream, versionOf(m.lease)
+	d.step.Watch, d.step.Stream, d.step.Version = m.follower.watch(m.watching()), m.stream, m.from(versionOf(m.lease))
 	return d.step
 }
 

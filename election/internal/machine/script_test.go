@@ -210,6 +210,7 @@ func (p *player) play(words []string) []string {
 		if l == nil {
 			l = leaseOf("", 0, atVersion(strconv.Itoa(p.version)))
 		}
+		p.apply(p.now, WatchWorks{})
 		p.apply(p.now, Seen[*coordinationv1.Lease]{Object: l, Deleted: p.lease == nil})
 	case "began":
 		p.apply(p.now, WatchBegan{})
@@ -354,6 +355,9 @@ func (p *player) state() []string {
 	text := p.phase.String()
 	if p.phase == Standby && p.known && p.claimWait() > p.now {
 		text += fmt.Sprintf(", another process may lead until %v", p.claimWait())
+	}
+	if !p.polling && p.from("version") == "" {
+		text += ", watches from the present state"
 	}
 	if p.registry.inquiry() != "" {
 		text += ", asks about " + p.registry.inquiry()

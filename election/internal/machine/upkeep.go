@@ -117,7 +117,7 @@ func (u *Upkeep) Next(now Instant) Action[*coordinationv1beta1.LeaseCandidate] {
 	step.Wake = a.at
 	step.Watch = u.follower.watch(u.known && !u.polling && u.stopBy == 0)
 	if u.object != nil {
-		step.Version = u.object.ResourceVersion
+		step.Version = u.from(u.object.ResourceVersion)
 	}
 	return step
 }

@@ -120,9 +120,16 @@ func (c *Contest) Failing() bool {
 // Holder returns the holder of the Lease, "" for none.
 func (c *Contest) Holder() string { return spec.HolderOf(c.lease) }
 
-// expiresAt returns the time at which the Lease expires without another renewal.
+// expiresAt returns the time at which the Lease expires without another renewal. A
+// candidate that did not claim it in time once may wait for a leader that it might have
+// missed, because it can't watch the Lease. Each assignment that it reads begins that wait
+// again, so the second one is left alone for twice as long.
 func (c *Contest) expiresAt() time.Time {
-	return c.pulseAt.Add(spec.DurationOf(c.lease, c.rules.LeaseDuration))
+	duration := spec.DurationOf(c.lease, c.rules.LeaseDuration)
+	if c.assignee != nil && c.assignee.doubts > 0 {
+		duration *= 2
+	}
+	return c.pulseAt.Add(duration)
 }
 
 // silentAt returns the time from which a holder without a renewal counts as silent.
