@@ -24,6 +24,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // User is the identity of a client. The server does not authenticate it. The
@@ -174,10 +177,10 @@ func forbidden(c *call, r Request, reason string) error {
 }
 
 // admit calls the admission plugins for a write. old is nil for a creation.
-// store.mu must be held.
-func (s *Server) admit(c *call, obj, old runtime.Object) error {
-	if c.kind.admit != nil {
-		if err := c.kind.admit(c, obj, old); err != nil {
+// The store must be locked.
+func (s *Server) admit(c *call, w *write, obj, old runtime.Object) error {
+	if c.kind.Admit != nil {
+		if err := c.kind.Admit(&w.rules, obj, old); err != nil {
 			return err
 		}
 	}
@@ -193,7 +196,7 @@ func (s *Server) admitDelete(c *call, old runtime.Object) error {
 // does. Every user may use discovery.
 type rbac struct {
 	clusterRoles        map[string][]rbacv1.PolicyRule
-	roles               map[key][]rbacv1.PolicyRule
+	roles               map[store.Key][]rbacv1.PolicyRule
 	clusterRoleBindings []rbacv1.ClusterRoleBinding
 	roleBindings        []rbacv1.RoleBinding
 }
@@ -203,7 +206,7 @@ type rbac struct {
 // a role that is in no manifest grants nothing, as on a real server. It returns
 // an error for a manifest that can't be decoded.
 func RBACFrom(manifests ...[]byte) (Authorizer, error) {
-	a := &rbac{clusterRoles: map[string][]rbacv1.PolicyRule{}, roles: map[key][]rbacv1.PolicyRule{}}
+	a := &rbac{clusterRoles: map[string][]rbacv1.PolicyRule{}, roles: map[store.Key][]rbacv1.PolicyRule{}}
 	for _, m := range manifests {
 		r := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(m)))
 		for {
@@ -241,7 +244,7 @@ func (a *rbac) add(doc []byte) error {
 	case *rbacv1.ClusterRole:
 		a.clusterRoles[o.Name] = o.Rules
 	case *rbacv1.Role:
-		a.roles[key{o.Namespace, o.Name}] = o.Rules
+		a.roles[store.Key{Namespace: o.Namespace, Name: o.Name}] = o.Rules
 	case *rbacv1.ClusterRoleBinding:
 		a.clusterRoleBindings = append(a.clusterRoleBindings, *o)
 	case *rbacv1.RoleBinding:
@@ -270,7 +273,7 @@ func (a *rbac) Authorize(_ *Server, r Request) (bool, string) {
 		if b.Namespace != r.Namespace || !appliesTo(b.Subjects, r.User, b.Namespace) {
 			continue
 		}
-		rules := a.roles[key{b.Namespace, b.RoleRef.Name}]
+		rules := a.roles[store.Key{Namespace: b.Namespace, Name: b.RoleRef.Name}]
 		if b.RoleRef.Kind == "ClusterRole" {
 			rules = a.clusterRoles[b.RoleRef.Name]
 		}
@@ -347,11 +350,11 @@ func (c *call) review(obj runtime.Object) (*answer, error) {
 	if err := c.s.authorize(c); err != nil {
 		return nil, err
 	}
-	media := jsonCodec
-	if mediaOf(c.r.ContentType) == protobufMedia {
-		media = protoCodec
+	media := codec.JSON
+	if codec.MediaOf(c.r.ContentType) == codec.ProtobufType {
+		media = codec.Protobuf
 	}
-	if _, _, err := media.decoder(false).Decode(c.r.Body, nil, obj); err != nil {
+	if _, _, err := media.Decoder(false).Decode(c.r.Body, nil, obj); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	var err error
@@ -380,7 +383,7 @@ func (c *call) review(obj runtime.Object) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &answer{code: http.StatusCreated, contentType: c.accept.name, body: c.accept.media.encode(obj)}, nil
+	return &answer{code: http.StatusCreated, contentType: c.accept.Name, body: c.accept.Media.Bytes(obj)}, nil
 }
 
 // decide asks the authorizer in use whether user may send the described request.
@@ -405,4 +408,9 @@ func (c *call) decide(kind string, user User, resource *authorizationv1.Resource
 
 func (c *call) invalidReview(kind string, problem *field.Error) error {
 	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName, Kind: kind}, "", field.ErrorList{problem})
+}
+
+// forbidden is the error of an admission plugin.
+func (c *call) forbidden(name, format string, args ...any) error {
+	return apierrors.NewForbidden(c.resource(), name, fmt.Errorf(format, args...))
 }

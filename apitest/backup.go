@@ -3,7 +3,11 @@
 
 package apitest
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/kubewright/kubewright/apitest/internal/store"
+)
 
 // Backup remembers all objects. The function that it returns restores them, as from
 // a backup of etcd: with their old resourceVersions, from which later writes go on.
@@ -11,24 +15,24 @@ import "maps"
 // a resourceVersion does not soon stand for two states.
 func (s *Server) Backup() (restore func()) {
 	const busy = 1_000_000
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
-	backup, rv := map[*table]map[key]*item{}, s.store.rv
-	for _, t := range s.store.tables {
-		backup[t] = maps.Clone(t.items)
+	s.store.Lock()
+	defer s.store.Unlock()
+	backup, rv := map[*store.Table]map[store.Key]*store.Item{}, s.store.RV
+	for _, t := range s.store.Tables {
+		backup[t] = maps.Clone(t.Items)
 	}
-	s.store.rv += busy
+	s.store.RV += busy
 	return func() {
-		s.store.begin()
-		for _, t := range s.store.tables {
-			t.items = maps.Clone(backup[t])
-			if t.items == nil {
-				t.items = map[key]*item{}
+		s.store.Begin()
+		for _, t := range s.store.Tables {
+			t.Items = maps.Clone(backup[t])
+			if t.Items == nil {
+				t.Items = map[store.Key]*store.Item{}
 			}
-			t.forget(0)
+			t.Forget(0)
 		}
-		s.store.rv = rv
-		s.store.commit()
+		s.store.RV = rv
+		s.store.Commit()
 		s.BreakWatches(Match{})
 	}
 }

@@ -9,24 +9,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"mime"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	serializerjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
-	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/rules"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // call is a request being served.
@@ -36,8 +33,8 @@ type call struct {
 	ctx   context.Context
 	query url.Values
 
-	accept   accepted
-	kind     *kind
+	accept   codec.Accepted
+	kind     *rules.Kind
 	view     int
 	warnings []string
 	served   []func(Request) // of the faults
@@ -98,7 +95,7 @@ func (c *call) dispatch() (*answer, error) {
 	if strings.TrimSuffix(c.r.Path, "/") == "/version" {
 		return c.version()
 	}
-	if c.accept, ok = negotiate(c.r.Accept); !ok {
+	if c.accept, ok = codec.Negotiate(c.r.Accept); !ok {
 		return nil, notAcceptable()
 	}
 	if d := c.query.Get("timeout"); d != "" && c.r.Verb != "watch" {
@@ -117,8 +114,8 @@ func (c *call) dispatch() (*answer, error) {
 	if c.kind == nil || !c.s.serves(gv) {
 		return nil, c.s.unknown(gv, c.r.Resource)
 	}
-	if c.kind.dynamic && c.accept.proto && !c.accept.partial {
-		if c.accept, ok = negotiate(withoutProtobuf(c.r.Accept)); !ok {
+	if c.kind.Dynamic && c.accept.Proto && !c.accept.Partial {
+		if c.accept, ok = codec.Negotiate(codec.WithoutProtobuf(c.r.Accept)); !ok {
 			return nil, statusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 				"only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf")
 		}
@@ -126,26 +123,26 @@ func (c *call) dispatch() (*answer, error) {
 	if err := c.s.authorize(c); err != nil {
 		return nil, err
 	}
-	if w := c.kind.views[c.view].deprecation(c.kind, c.s.minor); w != "" {
+	if w := c.kind.Views[c.view].Deprecation(c.kind, c.s.minor); w != "" {
 		c.warnings = append(c.warnings, w)
 	}
 	switch {
-	case c.r.nested && !c.kind.namespaced, !c.r.nested && c.kind.namespaced && c.r.named:
+	case c.r.nested && !c.kind.Namespaced, !c.r.nested && c.kind.Namespaced && c.r.named:
 		return nil, notFound("")
-	case c.r.Method == http.MethodHead, !c.r.nested && c.kind.namespaced && c.r.Verb != "list" && c.r.Verb != "watch":
+	case c.r.Method == http.MethodHead, !c.r.nested && c.kind.Namespaced && c.r.Verb != "list" && c.r.Verb != "watch":
 		return nil, methodNotAllowed()
-	case !c.accept.serves(c.r.Verb):
+	case !c.accept.Serves(c.r.Verb):
 		return nil, notAcceptable()
 	}
 	if c.r.Subresource != "" {
-		sub, ok := c.kind.subresource(c.r.Subresource)
+		sub, ok := c.kind.Subresource(c.r.Subresource)
 		if !ok {
 			return nil, notFound("")
 		}
-		if sub.create != nil {
-			return c.special(sub)
+		if sub.GVK.Kind != "" {
+			return c.special()
 		}
-		if !slices.Contains(sub.verbs(), c.r.Verb) {
+		if !slices.Contains(sub.Verbs(), c.r.Verb) {
 			return nil, methodNotAllowed()
 		}
 	}
@@ -173,16 +170,16 @@ func (c *call) dispatch() (*answer, error) {
 	return nil, methodNotAllowed()
 }
 
-func (c *call) resource() schema.GroupResource { return c.kind.groupResource(c.view) }
+func (c *call) resource() schema.GroupResource { return c.kind.GroupResource(c.view) }
 
-// table returns the objects of the kind. store.mu must be held.
-func (c *call) table() *table { return c.s.store.table(c.kind) }
+// table returns the objects of the kind. The store must be locked.
+func (c *call) table() *store.Table { return c.s.store.Table(c.kind) }
 
 // key returns the key of the object that the path of the request names.
-func (c *call) key() key {
-	k := key{name: c.r.Name}
-	if c.kind.namespaced {
-		k.namespace = c.r.Namespace
+func (c *call) key() store.Key {
+	k := store.Key{Name: c.r.Name}
+	if c.kind.Namespaced {
+		k.Namespace = c.r.Namespace
 	}
 	return k
 }
@@ -196,12 +193,12 @@ var errNoPath = errors.New("404 page not found")
 func (s *Server) unknown(gv schema.GroupVersion, resource string) error {
 	known := false // whether the group has kinds
 	for _, k := range s.kinds() {
-		for _, v := range k.views {
-			if v.gv.Group != gv.Group {
+		for _, v := range k.Views {
+			if v.GV.Group != gv.Group {
 				continue
 			}
 			known = true
-			if s.serves(v.gv) {
+			if s.serves(v.GV) {
 				return notFound(fmt.Sprintf(" (apitest has no %s in %s: %s)", resource, gv, howToRegister))
 			}
 		}
@@ -251,56 +248,56 @@ func (c *call) failure(err error) *answer {
 	} else {
 		status = metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}
 	}
-	m := c.accept.media
+	m := c.accept.Media
 	if m == nil {
-		if a, ok := negotiate(c.r.Accept); ok {
-			m = a.media
+		if a, ok := codec.Negotiate(c.r.Accept); ok {
+			m = a.Media
 		} else {
-			m = jsonCodec
+			m = codec.JSON
 		}
 	}
-	a := &answer{code: int(status.Code), contentType: m.name, body: encodeStatus(m, status), warnings: c.warnings}
+	a := &answer{code: int(status.Code), contentType: m.Name, body: encodeStatus(m, status), warnings: c.warnings}
 	if d := status.Details; d != nil && (a.code == http.StatusTooManyRequests || a.code >= 500) {
 		a.retryAfter = d.RetryAfterSeconds
 	}
 	return a
 }
 
-func encodeStatus(m *media, status metav1.Status) []byte {
+func encodeStatus(m *codec.Media, status metav1.Status) []byte {
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	return m.encode(&status)
+	return m.Bytes(&status)
 }
 
 // object returns an answer whose body is an object.
-func (c *call) object(code int, it *item) (*answer, error) {
-	return &answer{code: code, contentType: c.accept.name, body: it.encoded(c.kind, c.view, c.accept)}, nil
+func (c *call) object(code int, it *store.Item) (*answer, error) {
+	return &answer{code: code, contentType: c.accept.Name, body: it.Encoded(c.kind, c.view, c.accept)}, nil
 }
 
 // decode decodes the body as the kind in the path and converts it to the stored
 // version.
 func (c *call) decode() (runtime.Object, error) {
-	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name)
+	gvk := c.kind.Views[c.view].GV.WithKind(c.kind.Name)
 	obj, err := c.decodeAs(gvk)
 	if err != nil {
 		return nil, err
 	}
-	return c.kind.convertFrom(obj, c.view), nil
+	return c.kind.ConvertFrom(obj, c.view), nil
 }
 
 // decodeAs decodes the body as an object of kind want. A body without a kind has
 // kind want.
 func (c *call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
-	m := bodyMedia(c.r.ContentType)
+	m := codec.BodyMedia(c.r.ContentType)
 	if m == nil {
 		return nil, unsupportedBody("application/json, application/yaml, application/vnd.kubernetes.protobuf")
 	}
 	validation := c.query.Get("fieldValidation")
-	dec := m.decoder(!m.proto && validation != metav1.FieldValidationIgnore)
-	if want == c.kind.views[c.view].gv.WithKind(c.kind.name) {
-		if c.kind.dynamic && m.proto {
+	dec := m.Decoder(!m.Proto && validation != metav1.FieldValidationIgnore)
+	if want == c.kind.Views[c.view].GV.WithKind(c.kind.Name) {
+		if c.kind.Dynamic && m.Proto {
 			return nil, unsupportedBody("application/json, application/yaml")
 		}
-		dec = c.kind.decoder(m, !m.proto && validation != metav1.FieldValidationIgnore)
+		dec = c.kind.Decoder(m, !m.Proto && validation != metav1.FieldValidationIgnore)
 	}
 	obj, got, err := dec.Decode(c.r.Body, &want, nil)
 	if err != nil {
@@ -346,8 +343,8 @@ func (s *Server) bodyName(r *Request) string {
 	if k == nil || r.Subresource != "" {
 		return ""
 	}
-	gvk := k.views[v].gv.WithKind(k.name)
-	obj, _, err := k.decoder(mediaFor(r.ContentType), false).Decode(r.Body, &gvk, nil)
+	gvk := k.Views[v].GV.WithKind(k.Name)
+	obj, _, err := k.Decoder(codec.MediaFor(r.ContentType), false).Decode(r.Body, &gvk, nil)
 	if err != nil {
 		return ""
 	}
@@ -367,272 +364,3 @@ func newBody(b []byte) *responseBody {
 }
 
 func (*responseBody) Close() error { return nil }
-
-const (
-	jsonMedia     = runtime.ContentTypeJSON
-	protobufMedia = runtime.ContentTypeProtobuf
-)
-
-// media is an encoding.
-type media struct {
-	runtime.Serializer
-	strict runtime.Serializer
-	name   string
-	proto  bool
-}
-
-var (
-	jsonCodec  = newMedia(jsonMedia)
-	yamlCodec  = newMedia(runtime.ContentTypeYAML)
-	protoCodec = newMedia(protobufMedia)
-)
-
-// bodyMedia returns the encoding of a body, JSON by default, or nil if the server
-// does not support the content type.
-func bodyMedia(contentType string) *media {
-	if contentType == "" {
-		return jsonCodec
-	}
-	name, _, err := mime.ParseMediaType(contentType)
-	if err != nil {
-		return nil
-	}
-	for _, m := range []*media{jsonCodec, yamlCodec, protoCodec} {
-		if m.name == name {
-			return m
-		}
-	}
-	return nil
-}
-
-func newMedia(name string) *media {
-	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), name)
-	return &media{Serializer: info.Serializer, strict: info.StrictSerializer, name: name, proto: name == protobufMedia}
-}
-
-// decoder returns the decoder of the encoding; a strict one reports fields that
-// are unknown or there twice.
-func (m *media) decoder(strict bool) runtime.Decoder {
-	if strict {
-		return m.strict
-	}
-	return m.Serializer
-}
-
-// decoder returns the decoder for bodies of the kind.
-func (k *kind) decoder(m *media, strict bool) runtime.Decoder {
-	if k.dynamic {
-		return untyped{kind: k.stored().WithKind(k.name), definition: k.stored() == crdGroupVersion, yaml: m == yamlCodec, strict: strict}
-	}
-	return m.decoder(strict)
-}
-
-// untyped decodes objects of a kind that has no Go type here.
-type untyped struct {
-	kind         schema.GroupVersionKind
-	definition   bool // the kind has a type on the real server, so a body need not name it
-	yaml, strict bool
-}
-
-// Decode implements runtime.Decoder.
-func (u untyped) Decode(data []byte, _ *schema.GroupVersionKind, _ runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	obj := &unstructured.Unstructured{Object: map[string]any{}}
-	_, got, err := serializerjson.NewSerializerWithOptions(serializerjson.DefaultMetaFactory, nil, runtime.NewScheme(),
-		serializerjson.SerializerOptions{Yaml: u.yaml, Strict: u.strict}).Decode(data, nil, obj)
-	strict, isStrict := runtime.AsStrictDecodingError(err)
-	if obj.Object == nil {
-		obj.Object = map[string]any{}
-	}
-	if err != nil && !isStrict && !(u.definition && runtime.IsMissingKind(err)) {
-		return nil, got, err
-	}
-	if u.definition && obj.GroupVersionKind().Empty() {
-		obj.SetGroupVersionKind(u.kind)
-	} else if obj.GetAPIVersion() == "" {
-		return nil, got, runtime.NewMissingVersionErr(string(data))
-	}
-	gvk := obj.GroupVersionKind()
-	if u.definition {
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &definitionTypes{}); err != nil {
-			return nil, &gvk, err
-		}
-	}
-	var all []error
-	if isStrict {
-		all = strict.Errors()
-	}
-	unknown, err := coerceMeta(obj, u.strict)
-	if err != nil {
-		return nil, &gvk, err
-	}
-	if all = append(all, unknown...); len(all) > 0 {
-		return obj, &gvk, runtime.NewStrictDecodingError(all)
-	}
-	return obj, &gvk, nil
-}
-
-// coerceMeta replaces the metadata of an object without a Go type by the fields
-// that ObjectMeta has. It returns an error if a field has the wrong type, and with
-// strict the fields that ObjectMeta does not have.
-func coerceMeta(obj *unstructured.Unstructured, strict bool) (unknown []error, err error) {
-	sent, ok := obj.Object["metadata"]
-	if !ok || sent == nil {
-		delete(obj.Object, "metadata")
-		return nil, nil
-	}
-	m, ok := sent.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("metadata: Invalid value: %T: must be an object", sent)
-	}
-	var typed metav1.ObjectMeta
-	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(m, &typed, strict)
-	if se, ok := runtime.AsStrictDecodingError(err); ok {
-		unknown = se.Errors()
-	} else if err != nil {
-		return nil, fmt.Errorf("metadata: %w", err)
-	}
-	obj.Object["metadata"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(&typed)
-	return unknown, err
-}
-
-// mediaOf strips the parameters of a content type.
-func mediaOf(contentType string) string {
-	m, _, _ := strings.Cut(contentType, ";")
-	return strings.TrimSpace(m)
-}
-
-// mediaFor returns the encoding of a body, JSON if the content type is unknown.
-func mediaFor(contentType string) *media {
-	if m := bodyMedia(contentType); m != nil {
-		return m
-	}
-	return jsonCodec
-}
-
-// accepted is the representation that an Accept header selects.
-type accepted struct {
-	*media
-	// partial is set for PartialObjectMetadata and its list, and list for the
-	// list.
-	partial, list bool
-}
-
-// negotiate picks the acceptable clause of an Accept header that has the highest
-// q, and of those the first. It accepts no clause that asks for a Table. ok is
-// false if no clause is acceptable (406).
-func negotiate(accept string) (a accepted, ok bool) {
-	if accept == "" {
-		return accepted{media: jsonCodec}, true
-	}
-	best := -1.0
-	for clause := range strings.SplitSeq(accept, ",") {
-		a2, q, ok2 := parseClause(clause)
-		if ok2 && q > best {
-			a, best, ok = a2, q, true
-		}
-	}
-	return a, ok
-}
-
-// parseClause reads one clause of an Accept header.
-func parseClause(clause string) (a accepted, q float64, ok bool) {
-	switch mediaOf(clause) {
-	case jsonMedia, "*/*":
-		a.media = jsonCodec
-	case runtime.ContentTypeYAML:
-		a.media = yamlCodec
-	case protobufMedia:
-		a.media = protoCodec
-	default:
-		return a, 0, false
-	}
-	q = 1
-	params := map[string]string{}
-	for param := range strings.SplitSeq(clause, ";") {
-		k, v, _ := strings.Cut(strings.TrimSpace(param), "=")
-		params[k] = v
-	}
-	if v, err := strconv.ParseFloat(params["q"], 64); err == nil {
-		q = v
-	}
-	switch params["as"] {
-	case "":
-		return a, q, true
-	case "PartialObjectMetadata", "PartialObjectMetadataList":
-		a.partial, a.list = true, strings.HasSuffix(params["as"], "List")
-		return a, q, params["g"] == metav1.GroupName && (params["v"] == "v1" || params["v"] == "v1beta1")
-	}
-	return a, 0, false
-}
-
-// serves reports whether a verb can be answered in the representation.
-func (a accepted) serves(verb string) bool {
-	switch {
-	case verb == "watch":
-		return a.media != yamlCodec
-	case a.partial:
-		return a.list == (verb == "list" || verb == "deletecollection")
-	}
-	return true
-}
-
-// withoutProtobuf drops the clauses of an Accept header that a dynamic kind
-// can't serve.
-func withoutProtobuf(accept string) string {
-	var out []string
-	for clause := range strings.SplitSeq(accept, ",") {
-		if a, _, ok := parseClause(clause); !ok || !a.proto || a.partial {
-			out = append(out, clause)
-		}
-	}
-	if len(out) == 0 {
-		return "none/none"
-	}
-	return strings.Join(out, ",")
-}
-
-// encode returns the encoding of obj, which must carry its group, version and
-// kind.
-func (m *media) encode(obj runtime.Object) []byte {
-	var b bytes.Buffer
-	if err := m.Encode(obj, &b); err != nil {
-		// The server decoded or created obj itself.
-		panic("apitest: " + err.Error())
-	}
-	return b.Bytes()
-}
-
-// shallow copies the struct behind an API object, sharing everything it
-// points to. Stored objects are immutable, so sharing is safe if the caller only
-// assigns to fields of the copy.
-func shallow(obj runtime.Object) runtime.Object {
-	if u, ok := obj.(*unstructured.Unstructured); ok {
-		m := maps.Clone(u.Object)
-		if md, ok := m["metadata"].(map[string]any); ok {
-			m["metadata"] = maps.Clone(md)
-		}
-		return &unstructured.Unstructured{Object: m}
-	}
-	v := reflect.ValueOf(obj).Elem()
-	c := reflect.New(v.Type())
-	c.Elem().Set(v)
-	return c.Interface().(runtime.Object)
-}
-
-// metaOf returns the metadata of a kind that is known to have some.
-func metaOf(obj runtime.Object) metav1.Object {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		panic("apitest: " + err.Error())
-	}
-	return m
-}
-
-var metaV1 = schema.GroupVersion{Group: metav1.GroupName, Version: "v1"}
-
-// partialOf reduces an object to its metadata.
-func partialOf(obj runtime.Object) *metav1.PartialObjectMetadata {
-	p := meta.AsPartialObjectMetadata(metaOf(obj))
-	p.SetGroupVersionKind(metaV1.WithKind("PartialObjectMetadata"))
-	return p
-}

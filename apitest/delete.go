@@ -19,19 +19,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/rules"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // deleteOptions returns the options in the body or, without a body, in the query.
 func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	opts := &metav1.DeleteOptions{}
 	if len(c.r.Body) > 0 {
-		m := bodyMedia(c.r.ContentType)
+		m := codec.BodyMedia(c.r.ContentType)
 		if m == nil {
 			return nil, unsupportedBody("application/json, application/yaml, application/vnd.kubernetes.protobuf")
 		}
 		// Clients send the options in any group version, even an unknown one.
 		obj, got, err := m.Decode(c.r.Body, &schema.GroupVersionKind{Version: "v1", Kind: "DeleteOptions"}, opts)
-		if runtime.IsNotRegisteredError(err) && got != nil && got.Kind == "DeleteOptions" && !m.proto {
+		if runtime.IsNotRegisteredError(err) && got != nil && got.Kind == "DeleteOptions" && !m.Proto {
 			opts = &metav1.DeleteOptions{}
 			obj, err = opts, utilyaml.Unmarshal(c.r.Body, opts)
 		}
@@ -66,24 +70,24 @@ func (c *call) delete() (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.s.store.begin()
-	it := c.table().items[c.key()]
+	c.s.store.Begin()
+	it := c.table().Items[c.key()]
 	if it == nil {
-		c.s.store.commit()
+		c.s.store.Commit()
 		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
 	}
 	last, gone, err := c.removeOne(it, *opts)
-	c.s.store.commit()
+	c.s.store.Commit()
 	if err != nil {
 		return nil, err
 	}
-	if !gone || c.kind.returnsDeleted {
+	if !gone || c.kind.ReturnsDeleted {
 		return c.object(http.StatusOK, last)
 	}
-	m := metaOf(last.obj)
+	m := codec.MetaOf(last.Obj)
 	status := metav1.Status{Status: metav1.StatusSuccess, Details: &metav1.StatusDetails{
-		Name: m.GetName(), Group: c.resource().Group, Kind: c.kind.resource, UID: m.GetUID()}}
-	return &answer{code: http.StatusOK, contentType: c.accept.name, body: encodeStatus(c.accept.media, status)}, nil
+		Name: m.GetName(), Group: c.resource().Group, Kind: c.kind.Resource, UID: m.GetUID()}}
+	return &answer{code: http.StatusOK, contentType: c.accept.Name, body: encodeStatus(c.accept.Media, status)}, nil
 }
 
 // preconditions returns an error if m is another object or version than the
@@ -100,24 +104,24 @@ func (c *call) preconditions(p *metav1.Preconditions, m metav1.Object) error {
 	if err == nil {
 		return nil
 	}
-	return apierrors.NewConflict(schema.GroupResource{Group: c.kind.stored().Group, Resource: c.kind.name}, m.GetName(), err)
+	return apierrors.NewConflict(schema.GroupResource{Group: c.kind.Stored().Group, Resource: c.kind.Name}, m.GetName(), err)
 }
 
 // removeOne deletes an object, or marks it as deleted if its grace period or
 // finalizers keep it. It returns the last state and whether the object is gone.
-// store.mu must be held.
-func (c *call) removeOne(it *item, opts metav1.DeleteOptions) (last *item, gone bool, err error) {
-	m := metaOf(it.obj)
-	if err := c.s.admitDelete(c, it.obj); err != nil {
+// The store must be locked.
+func (c *call) removeOne(it *store.Item, opts metav1.DeleteOptions) (last *store.Item, gone bool, err error) {
+	m := codec.MetaOf(it.Obj)
+	if err := c.s.admitDelete(c, it.Obj); err != nil {
 		return nil, false, err
 	}
 	if err := c.preconditions(opts.Preconditions, m); err != nil {
 		return nil, false, err
 	}
-	obj := shallow(it.obj)
-	if c.kind.onDelete != nil {
-		if keep, changed := c.kind.onDelete(obj); keep && changed && !c.r.DryRun && len(opts.DryRun) == 0 {
-			return c.s.store.put(c.table(), obj, it), false, nil
+	obj := codec.Shallow(it.Obj)
+	if c.kind.OnDelete != nil {
+		if keep, changed := c.kind.OnDelete(obj); keep && changed && !c.r.DryRun && len(opts.DryRun) == 0 {
+			return c.s.store.Put(c.table(), obj, it), false, nil
 		} else if keep {
 			return it, false, nil
 		}
@@ -126,7 +130,7 @@ func (c *call) removeOne(it *item, opts metav1.DeleteOptions) (last *item, gone 
 	if pending {
 		return it, false, nil
 	}
-	om := metaOf(obj)
+	om := codec.MetaOf(obj)
 	if f, ok := propagationFinalizers(om.GetFinalizers(), &opts); ok {
 		om.SetFinalizers(f)
 	}
@@ -135,25 +139,25 @@ func (c *call) removeOne(it *item, opts metav1.DeleteOptions) (last *item, gone 
 		markAsDeleting(om)
 	}
 	if c.r.DryRun || len(opts.DryRun) > 0 {
-		return newItem(obj, it.rv), !finalizers && !(graceful && *opts.GracePeriodSeconds > 0), nil
+		return store.NewItem(obj, it.RV), !finalizers && !(graceful && *opts.GracePeriodSeconds > 0), nil
 	}
 	st, t := c.s.store, c.table()
 	if graceful || finalizers {
 		if !sameMeta(om, m) {
-			it = st.put(t, obj, it)
+			it = st.Put(t, obj, it)
 		}
 		if finalizers || graceful && *opts.GracePeriodSeconds > 0 {
 			return it, false, nil
 		}
 	}
-	return st.remove(t, it), true, nil
+	return st.Remove(t, it), true, nil
 }
 
 // markDeleted begins or shortens a graceful deletion. pending means that the
 // deletion is under way and the request changes nothing.
-func markDeleted(k *kind, obj runtime.Object, opts *metav1.DeleteOptions) (graceful, pending bool) {
-	m := metaOf(obj)
-	if k.graceful == nil {
+func markDeleted(k *rules.Kind, obj runtime.Object, opts *metav1.DeleteOptions) (graceful, pending bool) {
+	m := codec.MetaOf(obj)
+	if k.Graceful == nil {
 		return false, false
 	}
 	if begun := m.GetDeletionTimestamp(); begun != nil {
@@ -175,7 +179,7 @@ func markDeleted(k *kind, obj runtime.Object, opts *metav1.DeleteOptions) (grace
 		m.SetDeletionGracePeriodSeconds(&grace)
 		return true, false
 	}
-	k.graceful(obj, opts)
+	k.Graceful(obj, opts)
 	grace := *opts.GracePeriodSeconds
 	at := metav1.NewTime(metav1.Now().Rfc3339Copy().Add(time.Duration(grace) * time.Second))
 	m.SetDeletionTimestamp(&at)
@@ -232,7 +236,7 @@ func sameMeta(a, b metav1.Object) bool {
 }
 
 func (c *call) deleteCollection() (*answer, error) {
-	if c.kind.noCollection {
+	if c.kind.NoCollection {
 		return nil, methodNotAllowed()
 	}
 	opts, err := c.deleteOptions()
@@ -251,11 +255,11 @@ func (c *call) deleteCollection() (*answer, error) {
 		return nil, err
 	}
 	st := c.s.store
-	st.begin()
-	rv := st.rv
-	var items []*item
-	for _, it := range c.table().sorted(sel.namespace) {
-		if sel.matches(it.obj) {
+	st.Begin()
+	rv := st.RV
+	var items []*store.Item
+	for _, it := range c.table().Sorted(sel.namespace) {
+		if sel.matches(it.Obj) {
 			items = append(items, it)
 		}
 	}
@@ -264,11 +268,11 @@ func (c *call) deleteCollection() (*answer, error) {
 			break
 		}
 	}
-	st.commit()
+	st.Commit()
 	if err != nil {
 		return nil, err
 	}
-	return c.encodeList(items, metav1.ListMeta{ResourceVersion: formatRV(rv)})
+	return c.encodeList(items, metav1.ListMeta{ResourceVersion: store.FormatRV(rv)})
 }
 
 // CollectGarbage runs the garbage collector once. It deletes every object whose
@@ -276,23 +280,23 @@ func (c *call) deleteCollection() (*answer, error) {
 // Foreground and Orphan policies. It returns the deleted objects as
 // "resource/namespace/name". Owners of unknown kinds count as existing.
 func (s *Server) CollectGarbage() (deleted []string) {
-	s.store.begin()
-	defer s.store.commit()
+	s.store.Begin()
+	defer s.store.Commit()
 	all := s.kinds()
 	for {
 		n := 0
 		for _, k := range all {
-			t := s.store.tables[k.table()]
+			t := s.store.Tables[k.Table()]
 			if t == nil {
 				continue
 			}
-			for _, it := range t.sorted("") {
+			for _, it := range t.Sorted("") {
 				if s.orphaned(it) && s.collect(k, it) {
-					deleted = append(deleted, k.resource+"/"+it.key.namespace+"/"+it.key.name)
+					deleted = append(deleted, k.Resource+"/"+it.Key.Namespace+"/"+it.Key.Name)
 					n++
 				}
 			}
-			for _, it := range t.sorted("") {
+			for _, it := range t.Sorted("") {
 				s.propagate(t, it)
 			}
 		}
@@ -303,9 +307,9 @@ func (s *Server) CollectGarbage() (deleted []string) {
 }
 
 // orphaned reports whether an object has owners of which none exists.
-func (s *Server) orphaned(it *item) bool {
-	refs := metaOf(it.obj).GetOwnerReferences()
-	return len(refs) > 0 && !slices.ContainsFunc(refs, func(ref metav1.OwnerReference) bool { return s.exists(ref, it.key.namespace) })
+func (s *Server) orphaned(it *store.Item) bool {
+	refs := codec.MetaOf(it.Obj).GetOwnerReferences()
+	return len(refs) > 0 && !slices.ContainsFunc(refs, func(ref metav1.OwnerReference) bool { return s.exists(ref, it.Key.Namespace) })
 }
 
 func (s *Server) exists(ref metav1.OwnerReference, namespace string) bool {
@@ -317,34 +321,34 @@ func (s *Server) exists(ref metav1.OwnerReference, namespace string) bool {
 	if k == nil {
 		return true
 	}
-	at := key{name: ref.Name}
-	if k.namespaced {
-		at.namespace = namespace
+	at := store.Key{Name: ref.Name}
+	if k.Namespaced {
+		at.Namespace = namespace
 	}
-	owner := s.store.table(k).items[at]
-	return owner != nil && metaOf(owner.obj).GetUID() == ref.UID
+	owner := s.store.Table(k).Items[at]
+	return owner != nil && codec.MetaOf(owner.Obj).GetUID() == ref.UID
 }
 
 // asServer returns a call for a change that the server makes itself.
-func (s *Server) asServer(k *kind) *call {
-	return &call{s: s, r: &Request{User: admin, Group: k.stored().Group, Resource: k.resource}, ctx: context.Background(), kind: k}
+func (s *Server) asServer(k *rules.Kind) *call {
+	return &call{s: s, r: &Request{User: admin, Group: k.Stored().Group, Resource: k.Resource}, ctx: context.Background(), kind: k}
 }
 
 // collect deletes an object as a client would, with grace period and finalizers.
 // It reports whether the object changed.
-func (s *Server) collect(k *kind, it *item) bool {
-	if metaOf(it.obj).GetDeletionTimestamp() != nil {
+func (s *Server) collect(k *rules.Kind, it *store.Item) bool {
+	if codec.MetaOf(it.Obj).GetDeletionTimestamp() != nil {
 		return false
 	}
-	uid := metaOf(it.obj).GetUID()
+	uid := codec.MetaOf(it.Obj).GetUID()
 	_, _, err := s.asServer(k).removeOne(it, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	return err == nil
 }
 
 // propagate deletes or orphans the dependents of an object whose deletion policy
 // asks for it, and removes the finalizer of the policy.
-func (s *Server) propagate(t *table, it *item) {
-	m := metaOf(it.obj)
+func (s *Server) propagate(t *store.Table, it *store.Item) {
+	m := codec.MetaOf(it.Obj)
 	if m.GetDeletionTimestamp() == nil {
 		return
 	}
@@ -355,25 +359,25 @@ func (s *Server) propagate(t *table, it *item) {
 	}
 	left := 0
 	for _, k := range s.kinds() {
-		dt := s.store.tables[k.table()]
+		dt := s.store.Tables[k.Table()]
 		if dt == nil {
 			continue
 		}
-		for _, dep := range dt.sorted("") {
+		for _, dep := range dt.Sorted("") {
 			if !ownedBy(dep, m.GetUID()) {
 				continue
 			}
 			if foreground {
 				s.collect(k, dep)
-				if dt.items[dep.key] != nil {
+				if dt.Items[dep.Key] != nil {
 					left++
 				}
 				continue
 			}
-			obj := shallow(dep.obj)
-			metaOf(obj).SetOwnerReferences(slices.DeleteFunc(slices.Clone(metaOf(obj).GetOwnerReferences()),
+			obj := codec.Shallow(dep.Obj)
+			codec.MetaOf(obj).SetOwnerReferences(slices.DeleteFunc(slices.Clone(codec.MetaOf(obj).GetOwnerReferences()),
 				func(ref metav1.OwnerReference) bool { return ref.UID == m.GetUID() }))
-			s.store.put(dt, obj, dep)
+			s.store.Put(dt, obj, dep)
 		}
 	}
 	if left > 0 {
@@ -383,16 +387,16 @@ func (s *Server) propagate(t *table, it *item) {
 		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
 	})
 	if len(finalizers) == 0 && (m.GetDeletionGracePeriodSeconds() == nil || *m.GetDeletionGracePeriodSeconds() == 0) {
-		s.store.remove(t, it)
+		s.store.Remove(t, it)
 		return
 	}
-	obj := shallow(it.obj)
-	metaOf(obj).SetFinalizers(finalizers)
-	s.store.put(t, obj, it)
+	obj := codec.Shallow(it.Obj)
+	codec.MetaOf(obj).SetFinalizers(finalizers)
+	s.store.Put(t, obj, it)
 }
 
-func ownedBy(it *item, uid types.UID) bool {
-	return slices.ContainsFunc(metaOf(it.obj).GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return ref.UID == uid })
+func ownedBy(it *store.Item, uid types.UID) bool {
+	return slices.ContainsFunc(codec.MetaOf(it.Obj).GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return ref.UID == uid })
 }
 
 // namespaceDelay is the time from the deletion of a namespace, or of the last
@@ -401,62 +405,62 @@ func ownedBy(it *item, uid types.UID) bool {
 const namespaceDelay = 100 * time.Millisecond
 
 // observe handles the changes of objects that change the server: namespaces and
-// CustomResourceDefinitions. store.mu must be held.
-func (s *Server) observe(ev event) {
-	k := ev.kind
+// CustomResourceDefinitions. The store must be locked.
+func (s *Server) observe(ev store.Event) {
+	k := ev.Kind
 	switch {
-	case k == s.store.named["namespaces"].kind:
-		if ev.typ != watch.Deleted && terminating(ev.cur) && (ev.prev == nil || !terminating(ev.prev)) {
-			s.emptyLater(ev.cur.key.name)
+	case k == s.store.Named["namespaces"].Kind:
+		if ev.Typ != watch.Deleted && terminating(ev.Cur) && (ev.Prev == nil || !terminating(ev.Prev)) {
+			s.emptyLater(ev.Cur.Key.Name)
 		}
-	case k.name == "CustomResourceDefinition" && k.stored() == crdGroupVersion:
+	case k.Name == "CustomResourceDefinition" && k.Stored() == rules.DefinitionVersion:
 		s.defined(ev)
-	case k.namespaced && ev.typ == watch.Deleted:
-		if ns := s.store.named["namespaces"].items[key{name: ev.cur.key.namespace}]; ns != nil && terminating(ns) {
-			s.emptyLater(ns.key.name)
+	case k.Namespaced && ev.Typ == watch.Deleted:
+		if ns := s.store.Named["namespaces"].Items[store.Key{Name: ev.Cur.Key.Namespace}]; ns != nil && terminating(ns) {
+			s.emptyLater(ns.Key.Name)
 		}
 	}
 }
 
-func terminating(it *item) bool { return metaOf(it.obj).GetDeletionTimestamp() != nil }
+func terminating(it *store.Item) bool { return codec.MetaOf(it.Obj).GetDeletionTimestamp() != nil }
 
-// emptyLater empties a namespace after namespaceDelay. store.mu must be held.
+// emptyLater empties a namespace after namespaceDelay. The store must be locked.
 func (s *Server) emptyLater(name string) {
-	if s.store.emptying[name] {
+	if s.store.Emptying[name] {
 		return
 	}
-	if s.store.emptying == nil {
-		s.store.emptying = map[string]bool{}
+	if s.store.Emptying == nil {
+		s.store.Emptying = map[string]bool{}
 	}
-	s.store.emptying[name] = true
+	s.store.Emptying[name] = true
 	time.AfterFunc(namespaceDelay, func() {
-		s.store.begin()
-		defer s.store.commit()
-		delete(s.store.emptying, name)
+		s.store.Begin()
+		defer s.store.Commit()
+		delete(s.store.Emptying, name)
 		s.empty(name)
 	})
 }
 
 // empty deletes the objects in a namespace as a client would, with grace periods
-// and finalizers, and removes the namespace if no object is left. store.mu must
-// be held.
+// and finalizers, and removes the namespace if no object is left. The store must
+// be locked.
 func (s *Server) empty(name string) {
-	t := s.store.named["namespaces"]
-	ns := t.items[key{name: name}]
+	t := s.store.Named["namespaces"]
+	ns := t.Items[store.Key{Name: name}]
 	if ns == nil || !terminating(ns) {
 		return
 	}
 	left := 0
 	for _, k := range s.kinds() {
-		contents := s.store.tables[k.table()]
-		if contents == nil || !k.namespaced {
+		contents := s.store.Tables[k.Table()]
+		if contents == nil || !k.Namespaced {
 			continue
 		}
-		for _, it := range contents.sorted(name) {
+		for _, it := range contents.Sorted(name) {
 			if !terminating(it) {
 				_, _, _ = s.asServer(k).removeOne(it, metav1.DeleteOptions{}) // an object that may not be deleted stays
 			}
-			if contents.items[it.key] != nil {
+			if contents.Items[it.Key] != nil {
 				left++
 			}
 		}
@@ -464,13 +468,13 @@ func (s *Server) empty(name string) {
 	if left > 0 {
 		return // the removal of the last object calls empty again
 	}
-	obj := shallow(ns.obj).(*corev1.Namespace)
+	obj := codec.Shallow(ns.Obj).(*corev1.Namespace)
 	obj.Spec.Finalizers = slices.DeleteFunc(slices.Clone(obj.Spec.Finalizers), func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	if len(obj.Spec.Finalizers) > 0 || len(obj.Finalizers) > 0 {
-		if len(obj.Spec.Finalizers) != len(ns.obj.(*corev1.Namespace).Spec.Finalizers) {
-			s.store.put(t, obj, ns)
+		if len(obj.Spec.Finalizers) != len(ns.Obj.(*corev1.Namespace).Spec.Finalizers) {
+			s.store.Put(t, obj, ns)
 		}
 		return
 	}
-	s.store.remove(t, ns)
+	s.store.Remove(t, ns)
 }

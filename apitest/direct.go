@@ -12,6 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // The functions in this file change the stored objects as another client would,
@@ -24,15 +27,15 @@ import (
 // kind of obj.
 func (s *Server) Put(obj runtime.Object) runtime.Object {
 	k, v := s.kindOf(obj)
-	obj = k.from(obj, v)
-	m := metaOf(obj)
-	s.store.begin()
-	defer s.store.commit()
-	t := s.store.table(k)
-	old := t.items[key{m.GetNamespace(), m.GetName()}]
+	obj = k.From(obj, v)
+	m := codec.MetaOf(obj)
+	s.store.Begin()
+	defer s.store.Commit()
+	t := s.store.Table(k)
+	old := t.Items[store.Key{Namespace: m.GetNamespace(), Name: m.GetName()}]
 	if old != nil {
-		m.SetUID(metaOf(old.obj).GetUID())
-		m.SetCreationTimestamp(metaOf(old.obj).GetCreationTimestamp())
+		m.SetUID(codec.MetaOf(old.Obj).GetUID())
+		m.SetCreationTimestamp(codec.MetaOf(old.Obj).GetCreationTimestamp())
 	}
 	if m.GetUID() == "" {
 		m.SetUID(s.newUID())
@@ -40,41 +43,41 @@ func (s *Server) Put(obj runtime.Object) runtime.Object {
 	if t := m.GetCreationTimestamp(); t.IsZero() {
 		m.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
 	}
-	if k.spec != nil && m.GetGeneration() == 0 {
+	if k.Spec != nil && m.GetGeneration() == 0 {
 		m.SetGeneration(1)
 	}
-	if k.defaults != nil {
-		k.defaults(obj)
+	if k.Defaults != nil {
+		k.Defaults(obj)
 	}
 	if ns, ok := obj.(*corev1.Namespace); ok && old == nil && ns.DeletionTimestamp == nil && ns.Spec.Finalizers == nil {
 		ns.Spec.Finalizers = []corev1.FinalizerName{corev1.FinalizerKubernetes} // the namespace is emptied before it is removed
 	}
-	return k.into(s.store.put(t, obj, old).obj)
+	return k.Into(s.store.Put(t, obj, old).Obj)
 }
 
 // Get returns a copy of the object of type T with a namespace and a name, or nil
 // if it does not exist. It panics if the server does not have the kind T.
 func Get[T runtime.Object](s *Server, namespace, name string) (obj T) {
 	k, v := s.kindOf(newOf[T]())
-	s.store.mu.Lock()
-	it := s.store.table(k).items[key{namespace, name}]
-	s.store.mu.Unlock()
+	s.store.Lock()
+	it := s.store.Table(k).Items[store.Key{Namespace: namespace, Name: name}]
+	s.store.Unlock()
 	if it == nil {
 		return obj
 	}
-	return k.into(k.convertTo(it.obj, v)).(T)
+	return k.Into(k.ConvertTo(it.Obj, v)).(T)
 }
 
 // List returns copies of all objects of type T in a namespace, or in all
 // namespaces for "", sorted by namespace and name.
 func List[T runtime.Object](s *Server, namespace string) []T {
 	k, v := s.kindOf(newOf[T]())
-	s.store.mu.Lock()
-	items := s.store.table(k).sorted(namespace)
-	s.store.mu.Unlock()
+	s.store.Lock()
+	items := s.store.Table(k).Sorted(namespace)
+	s.store.Unlock()
 	out := make([]T, len(items))
 	for i, it := range items {
-		out[i] = k.into(k.convertTo(it.obj, v)).(T)
+		out[i] = k.Into(k.ConvertTo(it.Obj, v)).(T)
 	}
 	return out
 }
@@ -84,50 +87,50 @@ func List[T runtime.Object](s *Server, namespace string) []T {
 // use the server. Edit writes nothing if f changes nothing.
 func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T) {
 	k, v := s.kindOf(newOf[T]())
-	s.store.begin()
-	defer s.store.commit()
-	t := s.store.table(k)
-	old := t.items[key{namespace, name}]
+	s.store.Begin()
+	defer s.store.Commit()
+	t := s.store.Table(k)
+	old := t.Items[store.Key{Namespace: namespace, Name: name}]
 	if old == nil {
 		return obj
 	}
-	obj = k.into(k.convertTo(old.obj, v)).(T)
+	obj = k.Into(k.ConvertTo(old.Obj, v)).(T)
 	f(obj)
-	stored := k.from(obj, v)
-	if equality.Semantic.DeepEqual(stored, old.obj) {
+	stored := k.From(obj, v)
+	if equality.Semantic.DeepEqual(stored, old.Obj) {
 		return obj
 	}
-	return k.into(k.convertTo(s.edited(t, stored, old).obj, v)).(T)
+	return k.Into(k.ConvertTo(s.edited(t, stored, old).Obj, v)).(T)
 }
 
 // edited stores obj in place of old, with a new generation if its spec changed.
-func (s *Server) edited(t *table, obj runtime.Object, old *item) *item {
-	if t.kind.spec != nil && !t.kind.sameSpec(obj, old.obj) {
-		metaOf(obj).SetGeneration(metaOf(old.obj).GetGeneration() + 1)
+func (s *Server) edited(t *store.Table, obj runtime.Object, old *store.Item) *store.Item {
+	if t.Kind.Spec != nil && !t.Kind.SameSpec(obj, old.Obj) {
+		codec.MetaOf(obj).SetGeneration(codec.MetaOf(old.Obj).GetGeneration() + 1)
 	}
-	return s.store.put(t, obj, old)
+	return s.store.Put(t, obj, old)
 }
 
 // Delete removes an object of type T immediately, without grace period and
 // finalizers, and reports whether it existed.
 func Delete[T runtime.Object](s *Server, namespace, name string) bool {
 	k, _ := s.kindOf(newOf[T]())
-	s.store.begin()
-	defer s.store.commit()
-	t := s.store.table(k)
-	it := t.items[key{namespace, name}]
+	s.store.Begin()
+	defer s.store.Commit()
+	t := s.store.Table(k)
+	it := t.Items[store.Key{Namespace: namespace, Name: name}]
 	if it == nil {
 		return false
 	}
-	s.store.remove(t, it)
+	s.store.Remove(t, it)
 	return true
 }
 
 // ResourceVersion returns the newest resourceVersion of any object.
 func (s *Server) ResourceVersion() string {
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
-	return formatRV(s.store.rv)
+	s.store.Lock()
+	defer s.store.Unlock()
+	return store.FormatRV(s.store.RV)
 }
 
 // newOf makes an object of the pointer type T.

@@ -14,6 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/rules"
 )
 
 // discover serves the paths that are not resources.
@@ -26,7 +29,7 @@ func (c *call) discover() (*answer, error) {
 		}
 		return nil, methodNotAllowed()
 	}
-	if c.accept.partial {
+	if c.accept.Partial {
 		return nil, notAcceptable()
 	}
 	path := strings.TrimSuffix(c.r.Path, "/")
@@ -77,18 +80,20 @@ func (c *call) rootPaths() (*answer, error) {
 	paths = append(paths, "/healthz", "/livez", "/readyz", "/version")
 	slices.Sort(paths)
 	body, err := json.Marshal(metav1.RootPaths{Paths: paths})
-	return &answer{code: http.StatusOK, contentType: jsonMedia, body: body}, err
+	return &answer{code: http.StatusOK, contentType: codec.JSONType, body: body}, err
 }
 
 // made returns an answer whose body is an object that is not stored.
 func (c *call) made(obj runtime.Object) (*answer, error) {
-	return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encode(obj)}, nil
+	return &answer{code: http.StatusOK, contentType: c.accept.Name, body: c.accept.Bytes(obj)}, nil
 }
 
 // version serves /version, which has JSON only, whatever the parameters of an
 // Accept header say.
 func (c *call) version() (*answer, error) {
-	accepts := func(clause string) bool { return mediaOf(clause) == jsonMedia || mediaOf(clause) == "*/*" }
+	accepts := func(clause string) bool {
+		return codec.MediaOf(clause) == codec.JSONType || codec.MediaOf(clause) == "*/*"
+	}
 	switch {
 	case c.r.Method != http.MethodGet:
 		return nil, methodNotAllowed()
@@ -102,7 +107,7 @@ func (c *call) version() (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &answer{code: http.StatusOK, contentType: jsonMedia, body: body}, nil
+	return &answer{code: http.StatusOK, contentType: codec.JSONType, body: body}, nil
 }
 
 // versions are the served group versions: groups in a fixed order, in each the
@@ -110,16 +115,16 @@ func (c *call) version() (*answer, error) {
 func (s *Server) versions() [][]schema.GroupVersion {
 	var out [][]schema.GroupVersion
 	for _, k := range s.kinds() {
-		for _, v := range k.views {
-			if !s.serves(v.gv) {
+		for _, v := range k.Views {
+			if !s.serves(v.GV) {
 				continue
 			}
-			i := slices.IndexFunc(out, func(g []schema.GroupVersion) bool { return g[0].Group == v.gv.Group })
+			i := slices.IndexFunc(out, func(g []schema.GroupVersion) bool { return g[0].Group == v.GV.Group })
 			switch {
 			case i < 0:
-				out = append(out, []schema.GroupVersion{v.gv})
-			case !slices.Contains(out[i], v.gv):
-				out[i] = append(out[i], v.gv)
+				out = append(out, []schema.GroupVersion{v.GV})
+			case !slices.Contains(out[i], v.GV):
+				out[i] = append(out[i], v.GV)
 			}
 		}
 	}
@@ -156,16 +161,6 @@ func (c *call) group(name string) (*answer, error) {
 	return nil, errNoPath
 }
 
-// verbs are in the order in which discovery gives them.
-var mainVerbs = metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-
-func (k *kind) verbs() metav1.Verbs {
-	if k.noCollection {
-		return slices.DeleteFunc(slices.Clone(mainVerbs), func(v string) bool { return v == "deletecollection" })
-	}
-	return mainVerbs
-}
-
 func (c *call) resources(gv schema.GroupVersion) (*answer, error) {
 	if !c.s.serves(gv) {
 		return nil, errNoPath
@@ -173,13 +168,13 @@ func (c *call) resources(gv schema.GroupVersion) (*answer, error) {
 	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String(), APIResources: []metav1.APIResource{}}
 	for _, k := range c.kindsIn(gv) {
 		list.APIResources = append(list.APIResources, metav1.APIResource{
-			Name: k.resource, SingularName: strings.ToLower(k.name), Namespaced: k.namespaced, Kind: k.name, Verbs: k.verbs()})
-		for _, sub := range k.allSubresources() {
-			r := metav1.APIResource{Name: k.resource + "/" + sub.name, Namespaced: k.namespaced, Kind: k.name, Verbs: sub.verbs()}
-			if sub.gvk.Kind != "" {
-				r.Kind = sub.gvk.Kind
-				if sub.gvk.Group != "" {
-					r.Group, r.Version = sub.gvk.Group, sub.gvk.Version
+			Name: k.Resource, SingularName: strings.ToLower(k.Name), Namespaced: k.Namespaced, Kind: k.Name, Verbs: k.Verbs()})
+		for _, sub := range k.AllSubresources() {
+			r := metav1.APIResource{Name: k.Resource + "/" + sub.Name, Namespaced: k.Namespaced, Kind: k.Name, Verbs: sub.Verbs()}
+			if sub.GVK.Kind != "" {
+				r.Kind = sub.GVK.Kind
+				if sub.GVK.Group != "" {
+					r.Group, r.Version = sub.GVK.Group, sub.GVK.Version
 				}
 			}
 			list.APIResources = append(list.APIResources, r)
@@ -189,13 +184,13 @@ func (c *call) resources(gv schema.GroupVersion) (*answer, error) {
 }
 
 // kindsIn are the kinds of one group version by the names of their resources.
-func (c *call) kindsIn(gv schema.GroupVersion) (out []*kind) {
+func (c *call) kindsIn(gv schema.GroupVersion) (out []*rules.Kind) {
 	for _, k := range c.s.kinds() {
-		if slices.ContainsFunc(k.views, func(v view) bool { return v.gv == gv }) {
+		if slices.ContainsFunc(k.Views, func(v rules.View) bool { return v.GV == gv }) {
 			out = append(out, k)
 		}
 	}
-	slices.SortFunc(out, func(a, b *kind) int { return strings.Compare(a.resource, b.resource) })
+	slices.SortFunc(out, func(a, b *rules.Kind) int { return strings.Compare(a.Resource, b.Resource) })
 	return out
 }
 
@@ -226,20 +221,20 @@ func (c *call) aggregated(legacy bool) (*answer, error) {
 	return &answer{code: http.StatusOK, contentType: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", body: body}, nil
 }
 
-func discovered(k *kind, gv schema.GroupVersion) apidiscovery.APIResourceDiscovery {
+func discovered(k *rules.Kind, gv schema.GroupVersion) apidiscovery.APIResourceDiscovery {
 	r := apidiscovery.APIResourceDiscovery{
-		Resource: k.resource, SingularResource: strings.ToLower(k.name), Verbs: k.verbs(), Scope: apidiscovery.ScopeCluster,
-		ResponseKind: &metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: k.name},
+		Resource: k.Resource, SingularResource: strings.ToLower(k.Name), Verbs: k.Verbs(), Scope: apidiscovery.ScopeCluster,
+		ResponseKind: &metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: k.Name},
 	}
-	if k.namespaced {
+	if k.Namespaced {
 		r.Scope = apidiscovery.ScopeNamespace
 	}
-	for _, sub := range k.allSubresources() {
-		gvk := metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: k.name}
-		if sub.gvk.Kind != "" {
-			gvk = metav1.GroupVersionKind(sub.gvk)
+	for _, sub := range k.AllSubresources() {
+		gvk := metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: k.Name}
+		if sub.GVK.Kind != "" {
+			gvk = metav1.GroupVersionKind(sub.GVK)
 		}
-		r.Subresources = append(r.Subresources, apidiscovery.APISubresourceDiscovery{Subresource: sub.name, ResponseKind: &gvk, Verbs: sub.verbs()})
+		r.Subresources = append(r.Subresources, apidiscovery.APISubresourceDiscovery{Subresource: sub.Name, ResponseKind: &gvk, Verbs: sub.Verbs()})
 	}
 	return r
 }

@@ -15,6 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/apitest/internal/rules"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // evict is pods/eviction: a deletion with a reason, if the PodDisruptionBudget of the pod
@@ -25,13 +28,13 @@ func evict(c *call) (*answer, error) {
 		return nil, err
 	}
 	e := obj.(*policyv1.Eviction)
-	return c.onPod("Eviction", e.Name, func(old *item, pod *corev1.Pod) error {
+	return c.onPod("Eviction", e.Name, func(old *store.Item, pod *corev1.Pod) error {
 		return c.evictPod(ptr.Deref(e.DeleteOptions, metav1.DeleteOptions{}), old, pod)
 	})
 }
 
-func (c *call) evictPod(opts metav1.DeleteOptions, old *item, pod *corev1.Pod) error {
-	if err := c.s.nodeRestriction(c, nil, old.obj); err != nil {
+func (c *call) evictPod(opts metav1.DeleteOptions, old *store.Item, pod *corev1.Pod) error {
+	if err := c.s.nodeRestriction(c, nil, old.Obj); err != nil {
 		return err
 	}
 	dryRun := c.r.DryRun || len(opts.DryRun) > 0
@@ -45,9 +48,9 @@ func (c *call) evictPod(opts metav1.DeleteOptions, old *item, pod *corev1.Pod) e
 	if dryRun {
 		return nil
 	}
-	if setPodCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+	if rules.SetPodCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
 		Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"}) {
-		old = c.s.store.put(c.table(), pod, old)
+		old = c.s.store.Put(c.table(), pod, old)
 	}
 	// The server deletes the pod itself: NodeRestriction has admitted the eviction.
 	own := *c
@@ -63,16 +66,16 @@ func (c *call) evictPod(opts metav1.DeleteOptions, old *item, pod *corev1.Pod) e
 const maxDisrupted = 2000
 
 // disrupt counts an eviction against the budget of the pod, or returns why the budget does
-// not allow it. store.mu must be held.
+// not allow it. The store must be locked.
 func (c *call) disrupt(pod *corev1.Pod, dryRun bool) error {
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodPending, pod.DeletionTimestamp != nil:
 		return nil // no disruption
 	}
-	t := c.s.store.table(c.s.builtin.byGroupKind[schema.GroupKind{Group: policyv1.GroupName, Kind: "PodDisruptionBudget"}])
-	var guards []*item
-	for _, it := range t.sorted(pod.Namespace) {
-		selector, err := metav1.LabelSelectorAsSelector(it.obj.(*policyv1.PodDisruptionBudget).Spec.Selector)
+	t := c.s.store.Table(c.s.builtin.ByGroupKind[schema.GroupKind{Group: policyv1.GroupName, Kind: "PodDisruptionBudget"}])
+	var guards []*store.Item
+	for _, it := range t.Sorted(pod.Namespace) {
+		selector, err := metav1.LabelSelectorAsSelector(it.Obj.(*policyv1.PodDisruptionBudget).Spec.Selector)
 		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
 			guards = append(guards, it)
 		}
@@ -84,7 +87,7 @@ func (c *call) disrupt(pod *corev1.Pod, dryRun bool) error {
 	default:
 		return statusError(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
 	}
-	b := guards[0].obj.DeepCopyObject().(*policyv1.PodDisruptionBudget)
+	b := guards[0].Obj.DeepCopyObject().(*policyv1.PodDisruptionBudget)
 	if !podReady(pod) {
 		if ptr.Deref(b.Spec.UnhealthyPodEvictionPolicy, "") == policyv1.AlwaysAllow ||
 			b.Status.CurrentHealthy >= b.Status.DesiredHealthy && b.Status.DesiredHealthy > 0 {
@@ -95,7 +98,7 @@ func (c *call) disrupt(pod *corev1.Pod, dryRun bool) error {
 		return err
 	}
 	if !dryRun {
-		c.s.store.put(t, b, guards[0])
+		c.s.store.Put(t, b, guards[0])
 	}
 	return nil
 }

@@ -22,6 +22,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/rules"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // NodeRules is the Node authorizer. It allows a node identity to read the objects
@@ -148,9 +152,9 @@ func nodeOnSlices(s *Server, node string, r Request) (bool, string) {
 	case "create":
 		return true, "" // NodeRestriction checks the slice
 	case "get", "update", "patch", "delete":
-		s.store.mu.Lock()
-		defer s.store.mu.Unlock()
-		if it := s.store.named["resourceslices"].items[key{name: r.Name}]; it != nil && it.node == node {
+		s.store.Lock()
+		defer s.store.Unlock()
+		if it := s.store.Named["resourceslices"].Items[store.Key{Name: r.Name}]; it != nil && it.Node == node {
 			return true, ""
 		}
 		return false, noRelationship(node)
@@ -171,11 +175,11 @@ func nodeOnCertificateRequests(s *Server, node string, r Request) (bool, string)
 	case "create":
 		return true, "" // NodeRestriction checks the request
 	case "get":
-		s.store.mu.Lock()
-		defer s.store.mu.Unlock()
-		for k, t := range s.store.tables {
-			if it := t.items[key{r.Namespace, r.Name}]; k.resource == r.Resource && it != nil {
-				if pcr, ok := it.obj.(*certificatesv1.PodCertificateRequest); ok && string(pcr.Spec.NodeName) == node {
+		s.store.Lock()
+		defer s.store.Unlock()
+		for k, t := range s.store.Tables {
+			if it := t.Items[store.Key{Namespace: r.Namespace, Name: r.Name}]; k.Resource == r.Resource && it != nil {
+				if pcr, ok := it.Obj.(*certificatesv1.PodCertificateRequest); ok && string(pcr.Spec.NodeName) == node {
 					return true, ""
 				}
 			}
@@ -214,10 +218,10 @@ func (s *Server) related(node, name string, f func(*corev1.Pod) bool) (bool, str
 	if name == "" {
 		return false, "No Object name found"
 	}
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
-	for _, it := range s.store.named["pods"].items {
-		if it.node == node && f(it.obj.(*corev1.Pod)) {
+	s.store.Lock()
+	defer s.store.Unlock()
+	for _, it := range s.store.Named["pods"].Items {
+		if it.Node == node && f(it.Obj.(*corev1.Pod)) {
 			return true, ""
 		}
 	}
@@ -248,7 +252,7 @@ func references(p *corev1.Pod, resource string) []string {
 	for _, ref := range p.Spec.ImagePullSecrets {
 		add("secrets", ref.Name)
 	}
-	eachContainer(p, func(c *corev1.Container) {
+	rules.EachContainer(p, func(c *corev1.Container) {
 		for _, e := range c.EnvFrom {
 			add("configmaps", ptr.Deref(e.ConfigMapRef, corev1.ConfigMapEnvSource{}).Name)
 			add("secrets", ptr.Deref(e.SecretRef, corev1.SecretEnvSource{}).Name)
@@ -270,29 +274,20 @@ func references(p *corev1.Pod, resource string) []string {
 	return slices.DeleteFunc(names[resource], func(name string) bool { return name == "" })
 }
 
-func eachContainer(p *corev1.Pod, f func(*corev1.Container)) {
-	for i := range p.Spec.InitContainers {
-		f(&p.Spec.InitContainers[i])
-	}
-	for i := range p.Spec.Containers {
-		f(&p.Spec.Containers[i])
-	}
-}
-
 // nodeRestriction is the admission plugin NodeRestriction: it limits the writes of
 // a node identity to its objects and their fields. obj is nil for a deletion, old
-// for a creation. store.mu must be held.
+// for a creation. The store must be locked.
 func (s *Server) nodeRestriction(c *call, obj, old runtime.Object) error {
 	node, ok := c.r.User.nodeName()
-	if !ok || c.kind.dynamic {
+	if !ok || c.kind.Dynamic {
 		return nil
 	}
 	name := c.r.Name
 	if obj != nil {
-		name = metaOf(obj).GetName()
+		name = codec.MetaOf(obj).GetName()
 	}
 	var err error
-	switch c.kind.resource {
+	switch c.kind.Resource {
 	case "nodes":
 		err = restrictNode(node, name, obj, old)
 	case "pods":
@@ -446,11 +441,11 @@ func (s *Server) restrictMirrorPod(node string, p *corev1.Pod) error {
 	case owner.BlockOwnerDeletion != nil && *owner.BlockOwnerDeletion:
 		return fmt.Errorf("node %q must not set blockOwnerDeletion on an owner reference", node)
 	}
-	it := s.store.named["nodes"].items[key{name: node}]
+	it := s.store.Named["nodes"].Items[store.Key{Name: node}]
 	if it == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, node)
 	}
-	if uid := metaOf(it.obj).GetUID(); owner.UID != uid {
+	if uid := codec.MetaOf(it.Obj).GetUID(); owner.UID != uid {
 		return fmt.Errorf("node %s UID mismatch: expected %s got %s", node, owner.UID, uid)
 	}
 	for _, resource := range []string{"serviceaccounts", "secrets", "configmaps", "resourceclaims"} {
@@ -481,18 +476,18 @@ func (s *Server) restrictCertificateRequest(node string, r *certificatesv1.PodCe
 	if string(spec.NodeName) != node {
 		return fmt.Errorf("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", spec.NodeName, node)
 	}
-	owner := s.store.named["nodes"].items[key{name: node}]
+	owner := s.store.Named["nodes"].Items[store.Key{Name: node}]
 	if owner == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, node)
 	}
-	if uid := metaOf(owner.obj).GetUID(); uid != spec.NodeUID {
+	if uid := codec.MetaOf(owner.Obj).GetUID(); uid != spec.NodeUID {
 		return fmt.Errorf("PodCertificateRequest for pod %q names node UID %q, inconsistent with the running node (%q)", r.Namespace+"/"+spec.PodName, spec.NodeUID, uid)
 	}
-	it := s.store.named["pods"].items[key{r.Namespace, spec.PodName}]
+	it := s.store.Named["pods"].Items[store.Key{Namespace: r.Namespace, Name: spec.PodName}]
 	if it == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, spec.PodName)
 	}
-	pod := it.obj.(*corev1.Pod)
+	pod := it.Obj.(*corev1.Pod)
 	switch {
 	case pod.UID != spec.PodUID:
 		return fmt.Errorf("PodCertificateRequest for pod %q contains pod UID (%q) which differs from running pod %q", r.Namespace+"/"+spec.PodName, spec.PodUID, pod.UID)

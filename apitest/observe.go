@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // Change is one change of one object, as Observe reports it.
@@ -22,9 +24,6 @@ type Change struct {
 	Old runtime.Object
 }
 
-// observer is one function of Observe.
-type observer struct{ f func(Change) }
-
 // Observe calls f with every change of every object, whoever made it, until remove is
 // called. The changes arrive in the order of their resourceVersions and one at a time, on
 // the goroutine that made the change, before the client gets its answer. Until f returns,
@@ -34,21 +33,13 @@ type observer struct{ f func(Change) }
 // A write that changes several objects, such as a deletion of a collection, is reported
 // after its last change. The restore of a Backup is not reported.
 func (s *Server) Observe(f func(Change)) (remove func()) {
-	o := &observer{f}
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
-	s.store.observers = append(slices.Clone(s.store.observers), o)
-	return func() {
-		s.store.mu.Lock()
-		defer s.store.mu.Unlock()
-		s.store.observers = slices.DeleteFunc(slices.Clone(s.store.observers), func(x *observer) bool { return x == o })
-	}
+	return s.store.Observing(func(ev store.Event) { f(changeOf(&ev)) })
 }
 
-func (ev *event) change() Change {
-	c := Change{Type: ev.typ, Object: ev.kind.into(ev.cur.obj)}
-	if ev.prev != nil {
-		c.Old = ev.kind.into(ev.prev.obj)
+func changeOf(ev *store.Event) Change {
+	c := Change{Type: ev.Typ, Object: ev.Kind.Into(ev.Cur.Obj)}
+	if ev.Prev != nil {
+		c.Old = ev.Kind.Into(ev.Prev.Obj)
 	}
 	return c
 }
@@ -56,21 +47,21 @@ func (ev *event) change() Change {
 // Objects returns copies of all objects of all kinds, in their stored versions, sorted by
 // group, kind, namespace and name.
 func (s *Server) Objects() []runtime.Object {
-	s.store.mu.Lock()
-	tables := make([]*table, 0, len(s.store.tables))
-	for _, t := range s.store.tables {
+	s.store.Lock()
+	tables := make([]*store.Table, 0, len(s.store.Tables))
+	for _, t := range s.store.Tables {
 		tables = append(tables, t)
 	}
-	slices.SortFunc(tables, func(a, b *table) int {
-		x, y := a.kind.groupKind(), b.kind.groupKind()
+	slices.SortFunc(tables, func(a, b *store.Table) int {
+		x, y := a.Kind.GroupKind(), b.Kind.GroupKind()
 		return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Kind, y.Kind))
 	})
 	var out []runtime.Object
 	for _, t := range tables {
-		for _, it := range t.sorted("") {
-			out = append(out, t.kind.into(it.obj))
+		for _, it := range t.Sorted("") {
+			out = append(out, t.Kind.Into(it.Obj))
 		}
 	}
-	s.store.mu.Unlock()
+	s.store.Unlock()
 	return out
 }

@@ -22,6 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/mergepatch"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 func (c *call) patch() (*answer, error) {
@@ -30,7 +33,7 @@ func (c *call) patch() (*answer, error) {
 		return c.apply()
 	case types.JSONPatchType, types.MergePatchType:
 	case types.StrategicMergePatchType:
-		if !c.kind.dynamic {
+		if !c.kind.Dynamic {
 			break
 		}
 		return nil, unsupportedBody("application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml")
@@ -52,10 +55,10 @@ func (c *call) patch() (*answer, error) {
 	return c.object(http.StatusOK, it)
 }
 
-func (c *call) applyPatch() (*item, error) {
-	c.s.store.begin()
-	defer c.s.store.commit()
-	old := c.table().items[c.key()]
+func (c *call) applyPatch() (*store.Item, error) {
+	c.s.store.Begin()
+	defer c.s.store.Commit()
+	old := c.table().Items[c.key()]
 	if old == nil {
 		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
 	}
@@ -70,14 +73,14 @@ func (c *call) applyPatch() (*item, error) {
 }
 
 // patched returns old with the patch applied, in the stored version.
-func (c *call) patched(old *item) (runtime.Object, error) {
-	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name)
-	was := jsonCodec.encode(c.kind.convertTo(old.obj, c.view))
+func (c *call) patched(old *store.Item) (runtime.Object, error) {
+	gvk := c.kind.Views[c.view].GV.WithKind(c.kind.Name)
+	was := codec.JSON.Bytes(c.kind.ConvertTo(old.Obj, c.view))
 	now, err := c.patchJSON(was)
 	if err != nil {
 		return nil, err
 	}
-	dec := c.kind.decoder(jsonCodec, c.query.Get("fieldValidation") != metav1.FieldValidationIgnore)
+	dec := c.kind.Decoder(codec.JSON, c.query.Get("fieldValidation") != metav1.FieldValidationIgnore)
 	obj, got, err := dec.Decode(now, &gvk, nil)
 	if err != nil {
 		strict, isStrict := runtime.AsStrictDecodingError(err)
@@ -93,7 +96,7 @@ func (c *call) patched(old *item) (runtime.Object, error) {
 		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), string(now),
 			fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), gvk.GroupVersion()))})
 	}
-	return c.kind.convertFrom(obj, c.view), nil
+	return c.kind.ConvertFrom(obj, c.view), nil
 }
 
 func (c *call) patchJSON(was []byte) ([]byte, error) {
@@ -131,7 +134,7 @@ func (c *call) strategicMerge(was []byte) (now []byte, err error) {
 	if err := json.Unmarshal(was, &doc); err != nil {
 		return nil, err
 	}
-	now, err = strategicpatch.StrategicMergePatch(was, c.r.Body, c.kind.zero(c.view))
+	now, err = strategicpatch.StrategicMergePatch(was, c.r.Body, c.kind.Zero(c.view))
 	switch err {
 	case nil:
 	case mergepatch.ErrBadJSONDoc, mergepatch.ErrBadPatchFormatForPrimitiveList, mergepatch.ErrBadPatchFormatForRetainKeys,

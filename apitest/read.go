@@ -25,6 +25,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/rules"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 func (c *call) get() (*answer, error) {
@@ -46,11 +50,11 @@ func (c *call) get() (*answer, error) {
 }
 
 // lookup finds the object that the path names.
-func (c *call) lookup() (*item, error) {
+func (c *call) lookup() (*store.Item, error) {
 	st := c.s.store
-	st.mu.Lock()
-	it := c.table().items[c.key()]
-	st.mu.Unlock()
+	st.Lock()
+	it := c.table().Items[c.key()]
+	st.Unlock()
 	if it == nil {
 		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
 	}
@@ -58,12 +62,12 @@ func (c *call) lookup() (*item, error) {
 }
 
 // lookupAt finds the object that the path names as it was at rv.
-func (c *call) lookupAt(rv uint64) (*item, error) {
+func (c *call) lookupAt(rv uint64) (*store.Item, error) {
 	st := c.s.store
-	st.mu.Lock()
-	items, _ := c.table().at(rv)
+	st.Lock()
+	items, _ := c.table().At(rv)
 	it := items[c.key()]
-	st.mu.Unlock()
+	st.Unlock()
 	if it != nil {
 		return it, nil
 	}
@@ -93,14 +97,14 @@ func (c *call) waitFresh(rv string) error {
 	st := c.s.store
 	for deadline := time.Now().Add(freshWait); ; {
 		until := c.s.watches.of(c.r).until
-		st.mu.Lock()
-		have := min(st.rv, until)
-		st.mu.Unlock()
+		st.Lock()
+		have := min(st.RV, until)
+		st.Unlock()
 		if want <= have {
 			return nil
 		}
 		if !time.Now().Before(deadline) {
-			e := apierrors.NewTimeoutError("Too large resource version: "+rv+", current: "+formatRV(have), 1)
+			e := apierrors.NewTimeoutError("Too large resource version: "+rv+", current: "+store.FormatRV(have), 1)
 			e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 			return e
 		}
@@ -122,21 +126,21 @@ type continueToken struct {
 const inconsistent = -1
 
 // pageAfter returns the token for the page after an object of a list.
-func (sel *selector) pageAfter(k key, rv uint64) continueToken {
-	start := k.name + "\x00"
-	if sel.namespace == "" && k.namespace != "" {
-		start = k.namespace + "/" + start
+func (sel *selector) pageAfter(k store.Key, rv uint64) continueToken {
+	start := k.Name + "\x00"
+	if sel.namespace == "" && k.Namespace != "" {
+		start = k.Namespace + "/" + start
 	}
 	return continueToken{Version: "meta.k8s.io/v1", RV: int64(rv), Start: start}
 }
 
 // start returns the key with which the page of a token begins.
-func (sel *selector) start(t continueToken) key {
-	if !sel.kind.namespaced || sel.namespace != "" {
-		return key{sel.namespace, t.Start}
+func (sel *selector) start(t continueToken) store.Key {
+	if !sel.kind.Namespaced || sel.namespace != "" {
+		return store.Key{Namespace: sel.namespace, Name: t.Start}
 	}
 	namespace, name, _ := strings.Cut(t.Start, "/")
-	return key{namespace, name}
+	return store.Key{Namespace: namespace, Name: name}
 }
 
 func (t continueToken) String() string {
@@ -176,9 +180,9 @@ func (c *call) list() (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := metav1.ListMeta{ResourceVersion: formatRV(rv)}
+	m := metav1.ListMeta{ResourceVersion: store.FormatRV(rv)}
 	if more != nil {
-		m.Continue = sel.pageAfter(items[len(items)-1].key, rv).String()
+		m.Continue = sel.pageAfter(items[len(items)-1].Key, rv).String()
 		if sel.everything() {
 			n := int64(*more)
 			m.RemainingItemCount = &n
@@ -189,14 +193,14 @@ func (c *call) list() (*answer, error) {
 
 // page selects the objects of a list. more is how many are left for further
 // pages, nil if this is the last.
-func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv uint64, more *int, err error) {
+func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*store.Item, rv uint64, more *int, err error) {
 	until := c.s.watches.of(c.r).until
-	var first key
+	var first store.Key
 	st := c.s.store
-	st.mu.Lock()
-	defer st.mu.Unlock()
+	st.Lock()
+	defer st.Unlock()
 	t := c.table()
-	rv = st.rv
+	rv = st.RV
 	asked, _ := strconv.ParseUint(opts.ResourceVersion, 10, 64) // checked by waitFresh
 	tooOld := "The resourceVersion for the provided list is too old."
 	switch {
@@ -222,12 +226,12 @@ func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv 
 		// The watch cache serves such a list, and as a whole.
 		rv, opts.Limit = min(rv, until), 0
 	}
-	at, exact := t.at(rv)
+	at, exact := t.At(rv)
 	if !exact && rv < until {
 		return nil, 0, nil, apierrors.NewResourceExpired(tooOld)
 	}
-	for _, it := range sorted(at, sel.namespace) {
-		if it.key.compare(first) >= 0 && sel.matches(it.obj) {
+	for _, it := range store.Sorted(at, sel.namespace) {
+		if it.Key.Compare(first) >= 0 && sel.matches(it.Obj) {
 			items = append(items, it)
 		}
 	}
@@ -240,28 +244,26 @@ func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv 
 
 // encodeList encodes stored objects as a list of their kind. The objects in a list
 // have no kind and apiVersion.
-func (c *call) encodeList(items []*item, m metav1.ListMeta) (*answer, error) {
-	if c.accept.partial {
+func (c *call) encodeList(items []*store.Item, m metav1.ListMeta) (*answer, error) {
+	if c.accept.Partial {
 		list := &metav1.PartialObjectMetadataList{ListMeta: m, Items: make([]metav1.PartialObjectMetadata, 0, len(items))}
-		list.SetGroupVersionKind(metaV1.WithKind("PartialObjectMetadataList"))
+		list.SetGroupVersionKind(codec.MetaV1.WithKind("PartialObjectMetadataList"))
 		for _, it := range items {
-			list.Items = append(list.Items, *partialOf(it.obj))
+			list.Items = append(list.Items, *codec.PartialOf(it.Obj))
 		}
-		return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encode(list)}, nil
+		return &answer{code: http.StatusOK, contentType: c.accept.Name, body: c.accept.Bytes(list)}, nil
 	}
-	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name + "List")
+	gvk := c.kind.Views[c.view].GV.WithKind(c.kind.Name + "List")
 	elements := make([][]byte, len(items))
 	for i, it := range items {
-		elements[i] = it.encodedAs(c.kind, c.view, c.accept.media, inList)
+		elements[i] = it.EncodedAs(c.kind, c.view, c.accept.Media, store.InList)
 	}
-	return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encodeElements(gvk, m, elements)}, nil
+	return &answer{code: http.StatusOK, contentType: c.accept.Name, body: c.accept.EncodeElements(gvk, m, elements)}, nil
 }
-
-var noGVK schema.GroupVersionKind
 
 // selector selects the objects of a list, watch or deletecollection.
 type selector struct {
-	kind      *kind
+	kind      *rules.Kind
 	namespace string // empty for all
 	labels    labels.Selector
 	fields    fields.Requirements
@@ -270,7 +272,7 @@ type selector struct {
 
 func (c *call) selector() (*selector, error) {
 	sel := &selector{kind: c.kind, minor: c.s.minor, labels: labels.Everything()}
-	if c.kind.namespaced {
+	if c.kind.Namespaced {
 		sel.namespace = c.r.Namespace
 	}
 	var err error
@@ -286,18 +288,18 @@ func (c *call) selector() (*selector, error) {
 		}
 		sel.fields = fs.Requirements()
 		for i, req := range sel.fields {
-			if names := c.kind.views[c.view].labels; names != nil && req.Field != "metadata.name" && req.Field != "metadata.namespace" {
+			if names := c.kind.Views[c.view].Labels; names != nil && req.Field != "metadata.name" && req.Field != "metadata.namespace" {
 				if sel.fields[i].Field = names[req.Field]; sel.fields[i].Field == "" {
 					sel.fields[i].Field = "?" + req.Field
 				}
 			}
 			if !sel.known(sel.fields[i].Field) {
-				if c.kind.fields == nil {
+				if c.kind.Fields == nil {
 					return nil, apierrors.NewBadRequest(fmt.Sprintf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", req.Field))
 				}
 				unsupported := "field label not supported"
-				if c.kind.resource == "resourceslices" { // it says more
-					unsupported += " for " + c.kind.views[c.view].gv.WithKind(c.kind.name).String()
+				if c.kind.Resource == "resourceslices" { // it says more
+					unsupported += " for " + c.kind.Views[c.view].GV.WithKind(c.kind.Name).String()
 				}
 				return nil, apierrors.NewBadRequest(unsupported + ": " + req.Field)
 			}
@@ -311,19 +313,19 @@ func (sel *selector) known(field string) bool {
 	case "metadata.name":
 		return true
 	case "metadata.namespace":
-		return sel.kind.namespaced
+		return sel.kind.Namespaced
 	}
-	if sel.kind.fields == nil || field == resourcev1.ResourceSliceSelectorPoolName && sel.minor < 37 {
+	if sel.kind.Fields == nil || field == resourcev1.ResourceSliceSelectorPoolName && sel.minor < 37 {
 		return false
 	}
-	_, ok := sel.kind.fields(sel.kind.zero(0), field)
+	_, ok := sel.kind.Fields(sel.kind.Zero(0), field)
 	return ok
 }
 
 func (sel *selector) everything() bool { return sel.labels.Empty() && len(sel.fields) == 0 }
 
 func (sel *selector) matches(obj runtime.Object) bool {
-	m := metaOf(obj)
+	m := codec.MetaOf(obj)
 	if sel.namespace != "" && m.GetNamespace() != sel.namespace {
 		return false
 	}
@@ -335,7 +337,7 @@ func (sel *selector) matches(obj runtime.Object) bool {
 		case "metadata.namespace":
 			v = m.GetNamespace()
 		default:
-			v, _ = sel.kind.fields(obj, req.Field)
+			v, _ = sel.kind.Fields(obj, req.Field)
 		}
 		if (v == req.Value) == (req.Operator == selection.NotEquals) {
 			return false

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
 )
 
 // Request is one request as the server saw it, and, in the journal, what became
@@ -86,7 +88,7 @@ func (r Request) groupResource() schema.GroupResource {
 // Object decodes the body as the API type it says it is, from JSON or
 // protobuf. It is no use for patches; see Map.
 func (r Request) Object() (runtime.Object, error) {
-	obj, _, err := mediaFor(r.ContentType).Decode(r.Body, nil, nil)
+	obj, _, err := codec.MediaFor(r.ContentType).Decode(r.Body, nil, nil)
 	return obj, err
 }
 
@@ -94,7 +96,7 @@ func (r Request) Object() (runtime.Object, error) {
 // protobuf body is decoded by type first.
 func (r Request) Map() (map[string]any, error) {
 	body := r.Body
-	if mediaOf(r.ContentType) == protobufMedia {
+	if codec.MediaOf(r.ContentType) == codec.ProtobufType {
 		obj, err := r.Object()
 		if err != nil {
 			return nil, err
@@ -147,7 +149,7 @@ func parseRequest(r *Request, req *http.Request) url.Values {
 	case http.MethodPut:
 		r.Verb = "update"
 	case http.MethodPatch:
-		r.PatchType = types.PatchType(mediaOf(r.ContentType))
+		r.PatchType = types.PatchType(codec.MediaOf(r.ContentType))
 	case http.MethodDelete:
 		if r.Name == "" {
 			r.Verb = "deletecollection"

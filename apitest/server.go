@@ -23,6 +23,10 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/rules"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // Options configures a Server. The zero value is a server of version v1.37.1
@@ -68,13 +72,13 @@ type Server struct {
 	minor   int // of Options.Version
 	journal journal
 	faults  faults
-	store   *store
+	store   *store.Store
 	watches watchRules
 
-	builtin *catalog // the kinds that every server has
+	builtin *rules.Catalog // the kinds that every server has
 
 	mu         sync.Mutex
-	own        *catalog // kinds of this server, by Register or a definition
+	own        *rules.Catalog // kinds of this server, by Register or a definition
 	authorizer Authorizer
 	served     map[schema.GroupVersion]bool
 	gates      map[Gate]bool
@@ -90,11 +94,11 @@ func New(opts Options) *Server {
 	if opts.History == 0 {
 		opts.History = 4096
 	}
-	all, stable := builtin()
-	s := &Server{opts: opts, builtin: all, own: newCatalog(), authorizer: opts.Authorizer, served: maps.Clone(stable), gates: maps.Clone(opts.Gates)}
+	all, stable := rules.Builtin()
+	s := &Server{opts: opts, builtin: all, own: rules.NewCatalog(), authorizer: opts.Authorizer, served: maps.Clone(stable), gates: maps.Clone(opts.Gates)}
 	s.minor = minorOf(opts.Version)
-	s.store = newStore(opts.History)
-	s.store.observe = s.observe
+	s.store = store.New(opts.History)
+	s.store.Observe = s.observe
 	for _, k := range opts.Kinds {
 		s.Register(k)
 	}
@@ -107,7 +111,7 @@ func New(opts Options) *Server {
 	for _, ns := range append([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}, opts.Namespaces...) {
 		s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
 	}
-	for _, class := range systemClasses() {
+	for _, class := range rules.SystemClasses() {
 		s.Put(class)
 	}
 	s.Compact() // no client can have read an earlier state
@@ -220,7 +224,7 @@ func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error)
 	case f.Hang:
 		return s.fail(r, f, hang(ctx))
 	case f.Malformed:
-		return s.finish(call, f, &answer{code: http.StatusOK, contentType: jsonMedia, body: []byte(`{"kind": <html>`)})
+		return s.finish(call, f, &answer{code: http.StatusOK, contentType: codec.JSONType, body: []byte(`{"kind": <html>`)})
 	case f.CommitAfter > 0:
 		return s.commitLate(call, f)
 	}

@@ -23,6 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // Tokens of ServiceAccounts. The server remembers none: a token says what it is for, and is
@@ -92,18 +95,18 @@ func requestToken(c *call) (*answer, error) {
 		return nil, err
 	}
 	tr := obj.(*authenticationv1.TokenRequest)
-	c.s.store.mu.Lock()
-	defer c.s.store.mu.Unlock()
+	c.s.store.Lock()
+	defer c.s.store.Unlock()
 	if node, ok := c.r.User.nodeName(); ok {
 		if err := c.s.restrictToken(c, node, tr); err != nil {
 			return nil, err
 		}
 	}
-	it := c.table().items[c.key()]
+	it := c.table().Items[c.key()]
 	if it == nil {
 		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
 	}
-	account := it.obj.(*corev1.ServiceAccount)
+	account := it.Obj.(*corev1.ServiceAccount)
 	if len(tr.Spec.Audiences) == 0 {
 		tr.Spec.Audiences = []string{issuer}
 	}
@@ -126,7 +129,7 @@ func requestToken(c *call) (*answer, error) {
 	tr.ObjectMeta = metav1.ObjectMeta{Name: account.Name, Namespace: account.Namespace, CreationTimestamp: metav1.NewTime(now).Rfc3339Copy()}
 	tr.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"))
 	tr.Status = authenticationv1.TokenRequestStatus{Token: sign(claim), ExpirationTimestamp: metav1.NewTime(expires).Rfc3339Copy()}
-	return &answer{code: http.StatusCreated, contentType: c.accept.name, body: c.accept.encode(tr)}, nil
+	return &answer{code: http.StatusCreated, contentType: c.accept.Name, body: c.accept.Bytes(tr)}, nil
 }
 
 func validateTokenRequest(tr *authenticationv1.TokenRequest) (errs field.ErrorList) {
@@ -140,27 +143,27 @@ func validateTokenRequest(tr *authenticationv1.TokenRequest) (errs field.ErrorLi
 	return errs
 }
 
-// bindToken binds a token to the object that it may not outlive. store.mu must be held.
+// bindToken binds a token to the object that it may not outlive. The store must be locked.
 func (c *call) bindToken(k *boundTo, ref *authenticationv1.BoundObjectReference) error {
 	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	resource := map[string]string{"Pod": "pods", "Secret": "secrets"}[gvk.Kind]
 	if gvk.Group != "" || resource == "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", gvk.String()))
 	}
-	it := c.s.store.named[resource].items[key{c.r.Namespace, ref.Name}]
+	it := c.s.store.Named[resource].Items[store.Key{Namespace: c.r.Namespace, Name: ref.Name}]
 	if it == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: resource}, ref.Name)
 	}
-	b := &bearer{ref.Name, metaOf(it.obj).GetUID()}
-	if pod, ok := it.obj.(*corev1.Pod); ok {
+	b := &bearer{ref.Name, codec.MetaOf(it.Obj).GetUID()}
+	if pod, ok := it.Obj.(*corev1.Pod); ok {
 		if pod.Spec.ServiceAccountName != c.r.Name {
 			return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", c.r.Name))
 		}
 		k.Pod = b
 		if pod.Spec.NodeName != "" {
 			k.Node = &bearer{Name: pod.Spec.NodeName}
-			if n := c.s.store.named["nodes"].items[key{name: pod.Spec.NodeName}]; n != nil {
-				k.Node.UID = metaOf(n.obj).GetUID()
+			if n := c.s.store.Named["nodes"].Items[store.Key{Name: pod.Spec.NodeName}]; n != nil {
+				k.Node.UID = codec.MetaOf(n.Obj).GetUID()
 			}
 		}
 	} else {
@@ -174,7 +177,7 @@ func (c *call) bindToken(k *boundTo, ref *authenticationv1.BoundObjectReference)
 }
 
 // restrictToken is NodeRestriction: a node may request tokens for its own pods only.
-// store.mu must be held.
+// The store must be locked.
 func (s *Server) restrictToken(c *call, node string, tr *authenticationv1.TokenRequest) error {
 	ref := tr.Spec.BoundObjectRef
 	switch {
@@ -183,11 +186,11 @@ func (s *Server) restrictToken(c *call, node string, tr *authenticationv1.TokenR
 	case ref.UID == "":
 		return c.forbidden(c.r.Name, "node requested token with a pod binding without a uid")
 	}
-	it := s.store.named["pods"].items[key{c.r.Namespace, ref.Name}]
+	it := s.store.Named["pods"].Items[store.Key{Namespace: c.r.Namespace, Name: ref.Name}]
 	if it == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "pod"}, ref.Name) // the plugin asks its informer
 	}
-	switch pod := it.obj.(*corev1.Pod); {
+	switch pod := it.Obj.(*corev1.Pod); {
 	case pod.UID != ref.UID:
 		return c.forbidden(c.r.Name, "the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID)
 	case pod.Spec.NodeName != node:
@@ -232,14 +235,14 @@ func (s *Server) authenticate(token string, audiences []string) (user authentica
 	if time.Now().Unix() >= c.Expires {
 		return refuse("service account token has expired")
 	}
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
+	s.store.Lock()
+	defer s.store.Unlock()
 	lives := func(resource string, b *bearer) bool {
 		if b == nil {
 			return true
 		}
-		it := s.store.named[resource].items[key{c.For.Namespace, b.Name}]
-		return it != nil && metaOf(it.obj).GetUID() == b.UID
+		it := s.store.Named[resource].Items[store.Key{Namespace: c.For.Namespace, Name: b.Name}]
+		return it != nil && codec.MetaOf(it.Obj).GetUID() == b.UID
 	}
 	switch {
 	case !lives("serviceaccounts", &c.For.ServiceAccount):

@@ -20,6 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // watchTimeout ends a watch whose client gave no timeoutSeconds. The real
@@ -33,7 +36,7 @@ const bookmarkInterval = time.Minute
 type frame struct {
 	typ    watch.EventType
 	at     time.Time      // when it happened, for LagWatches
-	item   *item          // nil for bookmarks and errors
+	item   *store.Item    // nil for bookmarks and errors
 	rv     uint64         // of a bookmark
 	initEd bool           // a bookmark that ends the initial events
 	status *metav1.Status // of an error
@@ -43,7 +46,7 @@ type frame struct {
 // has read f, or 0 for an error.
 func (f *frame) revision() uint64 {
 	if f.item != nil {
-		return f.item.rv
+		return f.item.RV
 	}
 	return f.rv
 }
@@ -97,67 +100,67 @@ func (c *call) watch() (*answer, error) {
 		next:      time.Now().Add(bookmarkInterval),
 	}
 	w.start(opts.SendInitialEvents, from)
-	contentType := c.accept.name
-	if c.accept.proto {
+	contentType := c.accept.Name
+	if c.accept.Proto {
 		contentType += ";stream=watch"
 	}
 	return &answer{code: http.StatusOK, contentType: contentType, stream: w}, nil
 }
 
-// start queues past events and subscribes w to later ones. It holds store.mu, so
+// start queues past events and subscribes w to later ones. It locks the store, so
 // that there is no gap.
 func (w *watcher) start(sendInitial *bool, from uint64) {
 	rule := w.c.s.watches.of(w.c.r)
 	st := w.c.s.store
-	st.mu.Lock()
-	defer st.mu.Unlock()
+	st.Lock()
+	defer st.Unlock()
 	t := w.c.table()
 	now := time.Now()
 	switch {
 	case sendInitial != nil && *sendInitial, sendInitial == nil && from == 0:
-		w.after = min(st.rv, rule.until)
-		for _, it := range t.sortedAt(w.after, w.sel.namespace) {
-			if w.sel.matches(it.obj) {
+		w.after = min(st.RV, rule.until)
+		for _, it := range t.SortedAt(w.after, w.sel.namespace) {
+			if w.sel.matches(it.Obj) {
 				w.queue = append(w.queue, frame{typ: watch.Added, item: it, at: now})
 			}
 		}
 		if sendInitial != nil && w.bookmarks {
 			w.queue = append(w.queue, frame{typ: watch.Bookmark, rv: w.after, initEd: true, at: now})
 		}
-		if evs, ok := t.since(w.after); ok {
+		if evs, ok := t.Since(w.after); ok {
 			for _, ev := range evs {
-				w.offer(ev)
+				w.Offer(ev)
 			}
 		}
 	case from == 0:
-		w.after = st.rv
+		w.after = st.RV
 	default:
-		evs, ok := t.since(from)
+		evs, ok := t.Since(from)
 		if !ok {
-			w.queue = append(w.queue, expired(from, t.forgotten))
+			w.queue = append(w.queue, expired(from, t.Forgotten))
 			w.ended, w.err = true, io.EOF
 			return
 		}
 		for _, ev := range evs {
-			w.offer(ev)
+			w.Offer(ev)
 		}
 	}
-	t.watchers[w] = struct{}{}
+	t.Watchers[w] = struct{}{}
 }
 
 func expired(rv, oldest uint64) frame {
-	e := apierrors.NewResourceExpired("too old resource version: " + formatRV(rv) + " (" + formatRV(oldest) + ")")
+	e := apierrors.NewResourceExpired("too old resource version: " + store.FormatRV(rv) + " (" + store.FormatRV(oldest) + ")")
 	return frame{typ: watch.Error, status: &e.ErrStatus}
 }
 
-// offer queues an event if w selects it. store.mu must be held.
-func (w *watcher) offer(ev event) {
-	if ev.rv <= w.after {
+// Offer queues an event if w selects it. The store must be locked.
+func (w *watcher) Offer(ev store.Event) {
+	if ev.RV <= w.after {
 		return
 	}
-	f := frame{at: ev.at, item: ev.cur}
-	now := ev.typ != watch.Deleted && w.sel.matches(ev.cur.obj)
-	was := ev.prev != nil && w.sel.matches(ev.prev.obj)
+	f := frame{at: ev.At, item: ev.Cur}
+	now := ev.Typ != watch.Deleted && w.sel.matches(ev.Cur.Obj)
+	was := ev.Prev != nil && w.sel.matches(ev.Prev.Obj)
 	switch {
 	case now && was:
 		f.typ = watch.Modified
@@ -165,12 +168,12 @@ func (w *watcher) offer(ev event) {
 		f.typ = watch.Added
 	case was:
 		f.typ = watch.Deleted
-		if ev.typ != watch.Deleted {
+		if ev.Typ != watch.Deleted {
 			// It left the selection: the client gets its last matching
 			// state, with the resourceVersion of the change.
-			obj := shallow(ev.prev.obj)
-			metaOf(obj).SetResourceVersion(formatRV(ev.rv))
-			f.item = newItem(obj, ev.rv)
+			obj := codec.Shallow(ev.Prev.Obj)
+			codec.MetaOf(obj).SetResourceVersion(store.FormatRV(ev.RV))
+			f.item = store.NewItem(obj, ev.RV)
 		}
 	default:
 		return
@@ -283,11 +286,11 @@ func (w *watcher) bookmark() {
 		return
 	}
 	st := w.c.s.store
-	st.mu.Lock()
-	defer st.mu.Unlock()
+	st.Lock()
+	defer st.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if rv := max(min(st.rv, rule.until), w.after); len(w.queue) == 0 && !w.ended && rv <= rule.until {
+	if rv := max(min(st.RV, rule.until), w.after); len(w.queue) == 0 && !w.ended && rv <= rule.until {
 		w.queue = append(w.queue, frame{typ: watch.Bookmark, rv: rv})
 	}
 }
@@ -307,9 +310,9 @@ func (w *watcher) end(err error) {
 	}
 	w.mu.Unlock()
 	st := w.c.s.store
-	st.mu.Lock()
-	delete(w.c.table().watchers, w)
-	st.mu.Unlock()
+	st.Lock()
+	delete(w.c.table().Watchers, w)
+	st.Unlock()
 	w.timeout.Stop()
 	w.c.s.journal.update(w.c.r, func(r *Request) {
 		if !r.Done {
@@ -326,13 +329,13 @@ func (w *watcher) encode(f frame) []byte {
 	var object []byte
 	switch {
 	case f.item != nil:
-		object = f.item.encoded(c.kind, c.view, c.accept)
+		object = f.item.Encoded(c.kind, c.view, c.accept)
 	case f.status != nil:
-		object = encodeStatus(c.accept.media, *f.status)
+		object = encodeStatus(c.accept.Media, *f.status)
 	default:
-		object = c.accept.encode(c.bookmarkObject(f))
+		object = c.accept.Bytes(c.bookmarkObject(f))
 	}
-	if !c.accept.proto {
+	if !c.accept.Proto {
 		b := make([]byte, 0, len(object)+len(f.typ)+24)
 		b = append(b, `{"type":"`...)
 		b = append(b, f.typ...)
@@ -356,13 +359,13 @@ func (w *watcher) encode(f frame) []byte {
 // bookmarkObject returns an object of the watched kind with only a
 // resourceVersion.
 func (c *call) bookmarkObject(f frame) runtime.Object {
-	obj := c.kind.zero(c.view)
-	if c.accept.partial {
+	obj := c.kind.Zero(c.view)
+	if c.accept.Partial {
 		obj = &metav1.PartialObjectMetadata{}
-		obj.GetObjectKind().SetGroupVersionKind(metaV1.WithKind("PartialObjectMetadata"))
+		obj.GetObjectKind().SetGroupVersionKind(codec.MetaV1.WithKind("PartialObjectMetadata"))
 	}
-	m := metaOf(obj)
-	m.SetResourceVersion(formatRV(f.rv))
+	m := codec.MetaOf(obj)
+	m.SetResourceVersion(store.FormatRV(f.rv))
 	if f.initEd {
 		m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 	}
@@ -450,22 +453,22 @@ func (s *Server) StallWatches(m Match) (resume func()) {
 // watch with initial events that may not be old, are answered with 504 after three
 // seconds, as the real server does.
 func (s *Server) StallReads(m Match, writes int) (resume func()) {
-	s.store.mu.Lock()
-	until := s.store.before(writes)
-	s.store.mu.Unlock()
+	s.store.Lock()
+	until := s.store.Before(writes)
+	s.store.Unlock()
 	return s.addRule(&watchRule{match: m, until: until})
 }
 
 // watchers returns the open watches that m matches.
 func (s *Server) watchers(m Match) []*watcher {
-	s.store.mu.Lock()
+	s.store.Lock()
 	var ws []*watcher
-	for _, t := range s.store.tables {
-		for w := range t.watchers {
-			ws = append(ws, w)
+	for _, t := range s.store.Tables {
+		for w := range t.Watchers {
+			ws = append(ws, w.(*watcher))
 		}
 	}
-	s.store.mu.Unlock()
+	s.store.Unlock()
 	return slices.DeleteFunc(ws, func(w *watcher) bool { return !m.matches(w.c.r) })
 }
 
@@ -500,11 +503,11 @@ func (s *Server) ExpireWatches(m Match) int {
 // Compact forgets all history: a watch or a page of a list from an older
 // resourceVersion is answered with 410. Open watches continue.
 func (s *Server) Compact() {
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
-	rv := s.store.next()
-	s.store.forgot = rv
-	for _, t := range s.store.tables {
-		t.forget(rv)
+	s.store.Lock()
+	defer s.store.Unlock()
+	rv := s.store.Next()
+	s.store.Forgot = rv
+	for _, t := range s.store.Tables {
+		t.Forget(rv)
 	}
 }

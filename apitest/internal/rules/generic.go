@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package rules
 
 import (
 	"reflect"
@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/kubewright/kubewright/apitest/internal/codec"
 )
 
 // Properties of some kinds that their Go types don't show.
@@ -41,9 +43,9 @@ func setOf(names ...string) map[string]bool {
 // generic returns the kinds of client-go's clientset that have does not have.
 // The method sets of the clientset show the resource name, the scope and the
 // subresources of each kind.
-func generic(have *catalog) []*kind {
-	byKind := map[schema.GroupKind]*kind{}
-	var order []*kind
+func generic(have *Catalog) []*Kind {
+	byKind := map[schema.GroupKind]*Kind{}
+	var order []*Kind
 	clientset := reflect.TypeFor[kubernetes.Interface]()
 	object := reflect.TypeFor[runtime.Object]()
 	for i := range clientset.NumMethod() {
@@ -67,84 +69,84 @@ func generic(have *catalog) []*kind {
 			k := byKind[gvk.GroupKind()]
 			if k == nil {
 				_, status := client.MethodByName("UpdateStatus")
-				k = &kind{
-					name: gvk.Kind, resource: strings.ToLower(getter.Name), namespaced: getter.Type.NumIn() == 1, status: status,
-					validName: apivalidation.NameIsDNSSubdomain, unconditional: true,
-					createOnUpdate: createdByUpdate[gvk.Kind], returnsDeleted: returnedByDelete[gvk.Kind],
+				k = &Kind{
+					Name: gvk.Kind, Resource: strings.ToLower(getter.Name), Namespaced: getter.Type.NumIn() == 1, Status: status,
+					validName: apivalidation.NameIsDNSSubdomain, Unconditional: true,
+					CreateOnUpdate: createdByUpdate[gvk.Kind], ReturnsDeleted: returnedByDelete[gvk.Kind],
 				}
 				if _, approval := client.MethodByName("UpdateApproval"); approval {
-					k.subresources = append(k.subresources, subresource{name: "approval"})
+					k.subresources = append(k.subresources, Subresource{Name: "approval"})
 				}
 				byKind[gvk.GroupKind()] = k
 				order = append(order, k)
 			}
-			k.views = append(k.views, view{gv: gvk.GroupVersion()})
+			k.Views = append(k.Views, View{GV: gvk.GroupVersion()})
 		}
 	}
 	for _, k := range order {
-		slices.SortFunc(k.views, func(a, b view) int { return version.CompareKubeAwareVersionStrings(b.gv.Version, a.gv.Version) })
-		for i := 1; i < len(k.views); i++ {
+		slices.SortFunc(k.Views, func(a, b View) int { return version.CompareKubeAwareVersionStrings(b.GV.Version, a.GV.Version) })
+		for i := 1; i < len(k.Views); i++ {
 			// The versions of a kind usually have the same fields. A field
 			// that the stored version lacks is lost.
-			k.views[i].toStored = viaJSON(k.zero(0), nil)
-			k.views[i].fromStored = viaJSON(k.zero(i), nil)
+			k.Views[i].toStored = viaJSON(k.Zero(0), nil)
+			k.Views[i].fromStored = viaJSON(k.Zero(i), nil)
 		}
-		k.follow(k.zero(0))
+		k.follow(k.Zero(0))
 	}
 	return order
 }
 
 // follow gives a kind the rules that all kinds with a spec and a status share.
-func (k *kind) follow(stored runtime.Object) {
+func (k *Kind) follow(stored runtime.Object) {
 	typ := reflect.TypeOf(stored).Elem()
-	if k.stored().Group == rbacv1.GroupName || k.name == "PodDisruptionBudget" { // any path segment is a valid name
+	if k.Stored().Group == rbacv1.GroupName || k.Name == "PodDisruptionBudget" { // any path segment is a valid name
 		k.validName = path.ValidatePathSegmentName
 	}
-	if _, ok := typ.FieldByName("Spec"); ok && !withoutGeneration[k.name] {
-		k.spec = func(obj runtime.Object) any { return part(obj, "Spec").Addr().Interface() }
+	if _, ok := typ.FieldByName("Spec"); ok && !withoutGeneration[k.Name] {
+		k.Spec = func(obj runtime.Object) any { return part(obj, "Spec").Addr().Interface() }
 	}
-	if k.name == "PriorityClass" {
-		k.defaults, k.admit, k.validate = defaultClass, admitClass, validateClass
-		k.spec = func(runtime.Object) any { return nil } // its generation is always 1
+	if k.Name == "PriorityClass" {
+		k.Defaults, k.Admit, k.validate = defaultClass, admitClass, validateClass
+		k.Spec = func(runtime.Object) any { return nil } // its generation is always 1
 	}
-	if k.name == "EndpointSlice" { // its generation counts changes of labels too
-		k.spec = func(obj runtime.Object) any {
-			return []any{metaOf(obj).GetLabels(), part(obj, "Endpoints").Interface(), part(obj, "Ports").Interface()}
+	if k.Name == "EndpointSlice" { // its generation counts changes of labels too
+		k.Spec = func(obj runtime.Object) any {
+			return []any{codec.MetaOf(obj).GetLabels(), part(obj, "Endpoints").Interface(), part(obj, "Ports").Interface()}
 		}
 	}
-	if k.name == "Deployment" { // so does its generation of annotations
-		k.spec = func(obj runtime.Object) any {
-			return []any{metaOf(obj).GetAnnotations(), part(obj, "Spec").Interface()}
+	if k.Name == "Deployment" { // so does its generation of annotations
+		k.Spec = func(obj runtime.Object) any {
+			return []any{codec.MetaOf(obj).GetAnnotations(), part(obj, "Spec").Interface()}
 		}
 	}
 	switch stored.(type) {
 	case *certificatesv1.CertificateSigningRequest:
-		k.fields = func(obj runtime.Object, path string) (string, bool) {
+		k.Fields = func(obj runtime.Object, path string) (string, bool) {
 			return obj.(*certificatesv1.CertificateSigningRequest).Spec.SignerName, path == "spec.signerName"
 		}
 	case *certificatesv1.ClusterTrustBundle:
-		k.fields = func(obj runtime.Object, path string) (string, bool) {
+		k.Fields = func(obj runtime.Object, path string) (string, bool) {
 			return obj.(*certificatesv1.ClusterTrustBundle).Spec.SignerName, path == "spec.signerName"
 		}
 	case *certificatesv1.PodCertificateRequest:
-		k.fields = func(obj runtime.Object, path string) (string, bool) {
+		k.Fields = func(obj runtime.Object, path string) (string, bool) {
 			spec := &obj.(*certificatesv1.PodCertificateRequest).Spec
 			value, ok := map[string]string{"spec.signerName": spec.SignerName, "spec.podName": spec.PodName, "spec.nodeName": string(spec.NodeName)}[path]
 			return value, ok
 		}
 	}
-	if _, ok := typ.FieldByName("Status"); !ok || !k.status {
+	if _, ok := typ.FieldByName("Status"); !ok || !k.Status {
 		return
 	}
-	k.onCreate = func(_ *write, obj runtime.Object) { part(obj, "Status").SetZero() }
-	k.onUpdate = func(w *write, obj, old runtime.Object) {
-		if w.r.Subresource == "" {
+	k.OnCreate = func(_ *Write, obj runtime.Object) { part(obj, "Status").SetZero() }
+	k.OnUpdate = func(w *Write, obj, old runtime.Object) {
+		if w.Subresource == "" {
 			part(obj, "Status").Set(part(old, "Status"))
 			return
 		}
 		// A write of a subresource changes only the status, and metadata.
-		if k.name == "Deployment" {
-			metaOf(obj).SetLabels(metaOf(old).GetLabels())
+		if k.Name == "Deployment" {
+			codec.MetaOf(obj).SetLabels(codec.MetaOf(old).GetLabels())
 		}
 		for _, f := range reflect.VisibleFields(typ) {
 			if len(f.Index) == 1 && f.Name != "TypeMeta" && f.Name != "ObjectMeta" && f.Name != "Status" {

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package rules
 
 import (
 	"encoding/json"
@@ -21,20 +21,20 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-var deviceClasses = &kind{
-	name: "DeviceClass", resource: "deviceclasses", views: resourceViews(&resourcev1.DeviceClass{}, &resourcev1beta2.DeviceClass{}, &resourcev1beta1.DeviceClass{}, nil, nil),
-	validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
-	spec: func(obj runtime.Object) any { return &obj.(*resourcev1.DeviceClass).Spec },
+var deviceClasses = &Kind{
+	Name: "DeviceClass", Resource: "deviceclasses", Views: resourceViews(&resourcev1.DeviceClass{}, &resourcev1beta2.DeviceClass{}, &resourcev1beta1.DeviceClass{}, nil, nil),
+	validName: apivalidation.NameIsDNSSubdomain, Unconditional: true, ReturnsDeleted: true,
+	Spec: func(obj runtime.Object) any { return &obj.(*resourcev1.DeviceClass).Spec },
 }
 
-var resourceSlices = &kind{
-	name: "ResourceSlice", resource: "resourceslices",
-	views: resourceViews(&resourcev1.ResourceSlice{}, &resourcev1beta2.ResourceSlice{}, &resourcev1beta1.ResourceSlice{},
+var resourceSlices = &Kind{
+	Name: "ResourceSlice", Resource: "resourceslices",
+	Views: resourceViews(&resourcev1.ResourceSlice{}, &resourcev1beta2.ResourceSlice{}, &resourcev1beta1.ResourceSlice{},
 		inSpec(basicDevices), inSpec(plainDevices)),
-	validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
-	spec: func(obj runtime.Object) any { return &obj.(*resourcev1.ResourceSlice).Spec },
-	node: func(obj runtime.Object) string { return ptr.Deref(obj.(*resourcev1.ResourceSlice).Spec.NodeName, "") },
-	fields: func(obj runtime.Object, path string) (string, bool) {
+	validName: apivalidation.NameIsDNSSubdomain, Unconditional: true, ReturnsDeleted: true,
+	Spec: func(obj runtime.Object) any { return &obj.(*resourcev1.ResourceSlice).Spec },
+	Node: func(obj runtime.Object) string { return ptr.Deref(obj.(*resourcev1.ResourceSlice).Spec.NodeName, "") },
+	Fields: func(obj runtime.Object, path string) (string, bool) {
 		s := obj.(*resourcev1.ResourceSlice)
 		switch path {
 		case resourcev1.ResourceSliceSelectorNodeName:
@@ -46,14 +46,14 @@ var resourceSlices = &kind{
 		}
 		return "", false
 	},
-	onCreate: func(w *write, obj runtime.Object) {
+	OnCreate: func(w *Write, obj runtime.Object) {
 		s := obj.(*resourcev1.ResourceSlice)
-		w.timeTaints(s)
+		timeTaints(w, s)
 		dropGated(w, s, nil)
 	},
-	onUpdate: func(w *write, obj, old runtime.Object) {
+	OnUpdate: func(w *Write, obj, old runtime.Object) {
 		s := obj.(*resourcev1.ResourceSlice)
-		w.timeTaints(s)
+		timeTaints(w, s)
 		dropGated(w, s, old.(*resourcev1.ResourceSlice))
 	},
 	validate: validateSlice,
@@ -61,11 +61,11 @@ var resourceSlices = &kind{
 
 // timeTaints sets the time of every taint without a time to the time of this
 // write, even if the stored taint has one.
-func (w *write) timeTaints(s *resourcev1.ResourceSlice) {
+func timeTaints(w *Write, s *resourcev1.ResourceSlice) {
 	for i := range s.Spec.Devices {
 		for j := range s.Spec.Devices[i].Taints {
 			if t := &s.Spec.Devices[i].Taints[j]; t.TimeAdded == nil {
-				t.TimeAdded = &w.now
+				t.TimeAdded = &w.Now
 			}
 		}
 	}
@@ -74,11 +74,11 @@ func (w *write) timeTaints(s *resourcev1.ResourceSlice) {
 // resourceViews returns the three versions of a kind of resource.k8s.io. v1beta2
 // has the same fields as v1. v1beta1 has some of them in other places; to and
 // from move them.
-func resourceViews(v1, v1beta2, v1beta1 runtime.Object, toV1beta1, fromV1beta1 func(map[string]any)) []view {
-	return []view{
-		{gv: resourcev1.SchemeGroupVersion},
-		{gv: resourcev1beta2.SchemeGroupVersion, toStored: viaJSON(v1, nil), fromStored: viaJSON(v1beta2, nil), deprecated: 36, removed: 39},
-		{gv: resourcev1beta1.SchemeGroupVersion, toStored: viaJSON(v1, fromV1beta1), fromStored: viaJSON(v1beta1, toV1beta1), deprecated: 35, removed: 38},
+func resourceViews(v1, v1beta2, v1beta1 runtime.Object, toV1beta1, fromV1beta1 func(map[string]any)) []View {
+	return []View{
+		{GV: resourcev1.SchemeGroupVersion},
+		{GV: resourcev1beta2.SchemeGroupVersion, toStored: viaJSON(v1, nil), fromStored: viaJSON(v1beta2, nil), deprecated: 36, removed: 39},
+		{GV: resourcev1beta1.SchemeGroupVersion, toStored: viaJSON(v1, fromV1beta1), fromStored: viaJSON(v1beta1, toV1beta1), deprecated: 35, removed: 38},
 	}
 }
 
@@ -153,7 +153,7 @@ func hoist(object map[string]any, name string) {
 }
 
 // validateSlice checks the limits and rules that matter to a publisher.
-func validateSlice(w *write, obj, old runtime.Object) (errs field.ErrorList) {
+func validateSlice(w *Write, obj, old runtime.Object) (errs field.ErrorList) {
 	s, path := &obj.(*resourcev1.ResourceSlice).Spec, field.NewPath("spec")
 	errs = append(errs, validateDriver(s.Driver, path.Child("driver"))...)
 	errs = append(errs, validatePool(s.Pool, path.Child("pool"))...)
@@ -169,7 +169,7 @@ func validateSlice(w *write, obj, old runtime.Object) (errs field.ErrorList) {
 	}
 	limit := resourcev1.ResourceSliceMaxDevices
 	for i := range s.Devices {
-		if advanced(&s.Devices[i]) && w.s.minor >= 35 {
+		if advanced(&s.Devices[i]) && w.Minor >= 35 {
 			limit = resourcev1.ResourceSliceMaxDevicesWithAdvancedFeatures
 		}
 	}
@@ -390,7 +390,7 @@ func validateCounters(sets []resourcev1.CounterSet, path *field.Path) (errs fiel
 // gatedField is the part of a slice that a feature gate enables: a function that
 // reports its use, and a function that drops it.
 type gatedField struct {
-	gate Gate
+	gate string
 
 	sliceUses func(*resourcev1.ResourceSliceSpec) bool
 	sliceDrop func(*resourcev1.ResourceSliceSpec)
@@ -400,12 +400,12 @@ type gatedField struct {
 
 var gatedFields = []gatedField{
 	{
-		gate: DRADeviceTaints,
+		gate: "DRADeviceTaints",
 		uses: func(d *resourcev1.Device) bool { return len(d.Taints) > 0 },
 		drop: func(d *resourcev1.Device) { d.Taints = nil },
 	},
 	{
-		gate: DRAPartitionableDevices,
+		gate: "DRAPartitionableDevices",
 		sliceUses: func(s *resourcev1.ResourceSliceSpec) bool {
 			return len(s.SharedCounters) > 0 || s.PerDeviceNodeSelection != nil
 		},
@@ -418,7 +418,7 @@ var gatedFields = []gatedField{
 		},
 	},
 	{
-		gate: DRADeviceBindingConditions,
+		gate: "DRADeviceBindingConditions",
 		uses: func(d *resourcev1.Device) bool {
 			return len(d.BindingConditions) > 0 || len(d.BindingFailureConditions) > 0 || d.BindsToNode != nil
 		},
@@ -427,7 +427,7 @@ var gatedFields = []gatedField{
 		},
 	},
 	{
-		gate: DRAConsumableCapacity,
+		gate: "DRAConsumableCapacity",
 		uses: func(d *resourcev1.Device) bool {
 			for _, c := range d.Capacity {
 				if c.RequestPolicy != nil {
@@ -445,7 +445,7 @@ var gatedFields = []gatedField{
 		},
 	},
 	{
-		gate: DRADeviceCompatibilityGroups,
+		gate: "DRADeviceCompatibilityGroups",
 		uses: func(d *resourcev1.Device) bool {
 			return slices.ContainsFunc(d.ConsumesCounters, func(c resourcev1.DeviceCounterConsumption) bool { return len(c.CompatibilityGroups) > 0 })
 		},
@@ -456,12 +456,12 @@ var gatedFields = []gatedField{
 		},
 	},
 	{
-		gate: DRANodeAllocatableResources,
+		gate: "DRANodeAllocatableResources",
 		uses: func(d *resourcev1.Device) bool { return len(d.NodeAllocatableResources) > 0 },
 		drop: func(d *resourcev1.Device) { d.NodeAllocatableResources = nil },
 	},
 	{
-		gate: DRAListTypeAttributes,
+		gate: "DRAListTypeAttributes",
 		uses: func(d *resourcev1.Device) bool {
 			for _, a := range d.Attributes {
 				if a.IntValues != nil || a.BoolValues != nil || a.StringValues != nil || a.VersionValues != nil {
@@ -478,12 +478,12 @@ var gatedFields = []gatedField{
 		},
 	},
 	{
-		gate:      DRAPartitionableDevicesType,
+		gate:      "DRAPartitionableDevicesType",
 		sliceUses: func(s *resourcev1.ResourceSliceSpec) bool { return s.PartitionTypeAttribute != nil },
 		sliceDrop: func(s *resourcev1.ResourceSliceSpec) { s.PartitionTypeAttribute = nil },
 	},
 	{
-		gate:      DRAOptionalNodeOperations,
+		gate:      "DRAOptionalNodeOperations",
 		sliceUses: func(s *resourcev1.ResourceSliceSpec) bool { return len(s.SkipNodeOperations) > 0 },
 		sliceDrop: func(s *resourcev1.ResourceSliceSpec) { s.SkipNodeOperations = nil },
 	},
@@ -491,9 +491,9 @@ var gatedFields = []gatedField{
 
 // dropGated removes fields whose gate is off, unless the stored object uses the
 // feature.
-func dropGated(w *write, s, old *resourcev1.ResourceSlice) {
+func dropGated(w *Write, s, old *resourcev1.ResourceSlice) {
 	for _, g := range gatedFields {
-		if w.gate(g.gate) || old != nil && g.inUse(&old.Spec) {
+		if w.On(g.gate) || old != nil && g.inUse(&old.Spec) {
 			continue
 		}
 		if g.sliceDrop != nil {

@@ -1,14 +1,11 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package rules
 
 import (
-	"errors"
-	"fmt"
 	"maps"
 	"math"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -16,39 +13,37 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 )
 
-var pods = &kind{
-	name: "Pod", resource: "pods", views: []view{{gv: corev1.SchemeGroupVersion}},
-	namespaced: true, status: true,
-	subresources: []subresource{
-		{name: "binding", create: bind, gvk: corev1.SchemeGroupVersion.WithKind("Binding")},
-		{name: "ephemeralcontainers"},
-		{name: "eviction", create: evict, gvk: policyv1.SchemeGroupVersion.WithKind("Eviction")},
-		{name: "resize"},
+var pods = &Kind{
+	Name: "Pod", Resource: "pods", Views: []View{{GV: corev1.SchemeGroupVersion}},
+	Namespaced: true, Status: true,
+	subresources: []Subresource{
+		{Name: "binding", GVK: corev1.SchemeGroupVersion.WithKind("Binding")},
+		{Name: "ephemeralcontainers"},
+		{Name: "eviction", GVK: policyv1.SchemeGroupVersion.WithKind("Eviction")},
+		{Name: "resize"},
 	},
-	validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
-	spec:     func(obj runtime.Object) any { return &obj.(*corev1.Pod).Spec },
-	node:     func(obj runtime.Object) string { return obj.(*corev1.Pod).Spec.NodeName },
-	fields:   podField,
-	defaults: defaultPod,
-	admit:    admitPod,
-	onCreate: func(w *write, obj runtime.Object) {
+	validName: apivalidation.NameIsDNSSubdomain, Unconditional: true, ReturnsDeleted: true,
+	Spec:     func(obj runtime.Object) any { return &obj.(*corev1.Pod).Spec },
+	Node:     func(obj runtime.Object) string { return obj.(*corev1.Pod).Spec.NodeName },
+	Fields:   podField,
+	Defaults: defaultPod,
+	Admit:    admitPod,
+	OnCreate: func(w *Write, obj runtime.Object) {
 		p := obj.(*corev1.Pod)
 		p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: qosClass(&p.Spec)}
 		tolerateAbsence(p)
 	},
-	onUpdate: updatePod,
+	OnUpdate: updatePod,
 	validate: validatePod,
-	graceful: func(obj runtime.Object, opts *metav1.DeleteOptions) {
+	Graceful: func(obj runtime.Object, opts *metav1.DeleteOptions) {
 		p := obj.(*corev1.Pod)
 		grace := ptr.Deref(p.Spec.TerminationGracePeriodSeconds, 0)
 		if opts.GracePeriodSeconds != nil {
@@ -90,15 +85,15 @@ func podField(obj runtime.Object, path string) (string, bool) {
 
 // admitPod is what the admission plugins RuntimeClass and Priority do with a new pod. Of
 // RuntimeClass it has one rule only.
-func admitPod(c *call, obj, old runtime.Object) error {
+func admitPod(w *Write, obj, old runtime.Object) error {
 	p := obj.(*corev1.Pod)
 	if old != nil {
 		return nil
 	}
 	if len(p.Spec.Overhead) > 0 && p.Spec.RuntimeClassName == nil {
-		return c.forbidden(p.Name, "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
+		return refusedPod(p, "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
 	}
-	return prioritize(c, p)
+	return prioritize(w, p)
 }
 
 // defaultPod sets the defaults that a kubelet or another node agent reads. It
@@ -133,9 +128,9 @@ func defaultPod(obj runtime.Object) {
 	for i := range s.Volumes {
 		defaultVolume(&s.Volumes[i].VolumeSource)
 	}
-	eachContainer(p, defaultContainer)
+	EachContainer(p, defaultContainer)
 	if s.HostNetwork {
-		eachContainer(p, func(c *corev1.Container) {
+		EachContainer(p, func(c *corev1.Container) {
 			for i := range c.Ports {
 				if c.Ports[i].HostPort == 0 {
 					c.Ports[i].HostPort = c.Ports[i].ContainerPort
@@ -266,6 +261,16 @@ func defaultVolume(s *corev1.VolumeSource) {
 	}
 }
 
+// EachContainer calls f with the init containers and the containers of a pod.
+func EachContainer(p *corev1.Pod, f func(*corev1.Container)) {
+	for i := range p.Spec.InitContainers {
+		f(&p.Spec.InitContainers[i])
+	}
+	for i := range p.Spec.Containers {
+		f(&p.Spec.Containers[i])
+	}
+}
+
 // latest reports whether an image reference means the tag latest.
 func latest(image string) bool {
 	if image == "" || slices.Contains([]byte(image), '@') {
@@ -327,9 +332,9 @@ func qosClass(s *corev1.PodSpec) corev1.PodQOSClass {
 
 // updatePod keeps a write of the pod or of a subresource from changing the other
 // parts of the pod.
-func updatePod(w *write, obj, old runtime.Object) {
+func updatePod(w *Write, obj, old runtime.Object) {
 	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
-	switch w.r.Subresource {
+	switch w.Subresource {
 	case "":
 		p.Status = o.Status
 		tolerateAbsence(p)
@@ -388,8 +393,8 @@ func keepStatus(s, o *corev1.PodStatus) {
 	}
 }
 
-// setPodCondition adds or changes a condition and reports whether it did.
-func setPodCondition(p *corev1.Pod, c corev1.PodCondition) bool {
+// SetPodCondition adds or changes a condition and reports whether it did.
+func SetPodCondition(p *corev1.Pod, c corev1.PodCondition) bool {
 	c.LastTransitionTime = metav1.Now().Rfc3339Copy()
 	for i := range p.Status.Conditions {
 		o := &p.Status.Conditions[i]
@@ -411,7 +416,7 @@ func setPodCondition(p *corev1.Pod, c corev1.PodCondition) bool {
 
 // validatePod checks the structure of a pod, which fields change after its
 // creation, and its status. The real server checks more.
-func validatePod(w *write, obj, old runtime.Object) field.ErrorList {
+func validatePod(w *Write, obj, old runtime.Object) field.ErrorList {
 	p := obj.(*corev1.Pod)
 	if old == nil {
 		errs := validatePodSpec(&p.Spec)
@@ -421,7 +426,7 @@ func validatePod(w *write, obj, old runtime.Object) field.ErrorList {
 		return errs
 	}
 	o := old.(*corev1.Pod)
-	switch w.r.Subresource {
+	switch w.Subresource {
 	case "status":
 		return validatePodStatus(w, p, o)
 	case "":
@@ -540,7 +545,7 @@ func validateEphemeral(s, o []corev1.EphemeralContainer) (errs field.ErrorList) 
 	return errs
 }
 
-func validatePodStatus(w *write, p, o *corev1.Pod) (errs field.ErrorList) {
+func validatePodStatus(w *Write, p, o *corev1.Pod) (errs field.ErrorList) {
 	path := field.NewPath("status")
 	if p.Status.ObservedGeneration < 0 {
 		errs = append(errs, field.Invalid(path.Child("observedGeneration"), p.Status.ObservedGeneration, "must be a non-negative integer"))
@@ -548,7 +553,7 @@ func validatePodStatus(w *write, p, o *corev1.Pod) (errs field.ErrorList) {
 	if p.Status.QOSClass != o.Status.QOSClass {
 		errs = append(errs, field.Invalid(path.Child("qosClass"), p.Status.QOSClass, apivalidation.FieldImmutableErrorMsg))
 	}
-	if n := p.Status.NominatedNodeName; n != "" && n != o.Status.NominatedNodeName && o.Spec.NodeName != "" && w.s.minor >= 35 {
+	if n := p.Status.NominatedNodeName; n != "" && n != o.Status.NominatedNodeName && o.Spec.NodeName != "" && w.Minor >= 35 {
 		errs = append(errs, field.Forbidden(path.Child("nominatedNodeName"), "may not be set on pods that are already bound to a node"))
 	}
 	errs = append(errs, validateTransition(p.Status.ContainerStatuses, o.Status.ContainerStatuses, &o.Spec, path.Child("containerStatuses"))...)
@@ -616,100 +621,4 @@ func mayRestart(spec *corev1.PodSpec, name string, code int32) bool {
 		}
 	}
 	return policy == corev1.RestartPolicyAlways || policy == corev1.RestartPolicyOnFailure && code != 0
-}
-
-// subresource is a path below the path of an object.
-type subresource struct {
-	name string
-	// create, if set, handles a POST of gvk. Without it the subresource is a
-	// view of the object that can be read, updated and patched.
-	create func(c *call) (*answer, error)
-	gvk    schema.GroupVersionKind
-	// updateOnly is set for a view that can only be written by PUT.
-	updateOnly bool
-}
-
-func (s subresource) verbs() metav1.Verbs {
-	if s.create != nil {
-		return metav1.Verbs{"create"}
-	}
-	if s.updateOnly {
-		return metav1.Verbs{"update"}
-	}
-	return metav1.Verbs{"get", "patch", "update"}
-}
-
-// special serves a subresource that has create.
-func (c *call) special(sub subresource) (*answer, error) {
-	if c.r.Verb != "create" {
-		return nil, methodNotAllowed()
-	}
-	return sub.create(c)
-}
-
-// success returns the answer to a create that stores no object.
-func (c *call) success() (*answer, error) {
-	return &answer{code: http.StatusCreated, contentType: c.accept.name, body: encodeStatus(c.accept.media, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})}, nil
-}
-
-// onPod calls do with the pod in the path. name, from the object in the body, must
-// be the name of the pod. do is called with store.mu held.
-func (c *call) onPod(kind, name string, do func(old *item, pod *corev1.Pod) error) (*answer, error) {
-	if name != c.r.Name {
-		return nil, apierrors.NewBadRequest("name in URL does not match name in " + kind + " object")
-	}
-	c.s.store.begin()
-	defer c.s.store.commit()
-	old := c.table().items[c.key()]
-	if old == nil {
-		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
-	}
-	if err := do(old, old.obj.DeepCopyObject().(*corev1.Pod)); err != nil {
-		return nil, err
-	}
-	return c.success()
-}
-
-// bind is pods/binding: it assigns a pod to a node, once.
-func bind(c *call) (*answer, error) {
-	obj, err := c.decodeAs(corev1.SchemeGroupVersion.WithKind("Binding"))
-	if err != nil {
-		return nil, err
-	}
-	b := obj.(*corev1.Binding)
-	if b.Target.Name == "" || b.Target.Kind != "" && b.Target.Kind != "Node" {
-		return nil, errors.New("target.name: Required value")
-	}
-	return c.onPod("Binding", b.Name, func(old *item, pod *corev1.Pod) error { return c.bindTo(b, old, pod) })
-}
-
-func (c *call) bindTo(b *corev1.Binding, old *item, pod *corev1.Pod) error {
-	conflict := func(format string, args ...any) error {
-		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, c.r.Name, fmt.Errorf(format, args...))
-	}
-	switch {
-	case b.UID != "" && b.UID != pod.UID:
-		return apierrors.NewConflict(c.resource(), c.r.Name, c.preconditionFailed(b.UID, pod.UID))
-	case b.ResourceVersion != "" && b.ResourceVersion != pod.ResourceVersion:
-		return apierrors.NewConflict(c.resource(), c.r.Name, errors.New(optimisticLock))
-	case pod.DeletionTimestamp != nil:
-		return conflict("pod %s is being deleted, cannot be assigned to a host", pod.Name)
-	case pod.Spec.NodeName != "":
-		return conflict("pod %v is already assigned to node %q", pod.Name, pod.Spec.NodeName)
-	case len(pod.Spec.SchedulingGates) > 0:
-		return conflict("pod %v has non-empty .spec.schedulingGates", pod.Name)
-	}
-	pod.Spec.NodeName = b.Target.Name
-	pod.Status.NominatedNodeName = ""
-	if pod.Annotations == nil && len(b.Annotations) > 0 {
-		pod.Annotations = map[string]string{}
-	}
-	for k, v := range b.Annotations {
-		pod.Annotations[k] = v
-	}
-	setPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
-	if !c.r.DryRun {
-		c.s.store.put(c.table(), pod, old)
-	}
-	return nil
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package rules
 
 import (
 	"encoding/json"
@@ -16,13 +16,13 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-var secrets = &kind{
-	name: "Secret", resource: "secrets", views: []view{{gv: corev1.SchemeGroupVersion}},
-	namespaced: true, validName: apivalidation.NameIsDNSSubdomain, unconditional: true,
-	fields: func(obj runtime.Object, path string) (string, bool) {
+var secrets = &Kind{
+	Name: "Secret", Resource: "secrets", Views: []View{{GV: corev1.SchemeGroupVersion}},
+	Namespaced: true, validName: apivalidation.NameIsDNSSubdomain, Unconditional: true,
+	Fields: func(obj runtime.Object, path string) (string, bool) {
 		return string(obj.(*corev1.Secret).Type), path == "type"
 	},
-	defaults: func(obj runtime.Object) {
+	Defaults: func(obj runtime.Object) {
 		s := obj.(*corev1.Secret)
 		if s.Type == "" {
 			s.Type = corev1.SecretTypeOpaque
@@ -39,7 +39,7 @@ var secrets = &kind{
 		}
 	},
 	validate: validateSecret,
-	onUpdate: func(_ *write, obj, old runtime.Object) {
+	OnUpdate: func(_ *Write, obj, old runtime.Object) {
 		if s := obj.(*corev1.Secret); s.Type == "" {
 			s.Type = old.(*corev1.Secret).Type
 		}
@@ -47,7 +47,7 @@ var secrets = &kind{
 }
 
 // validateSecret checks the values that each type of Secret requires.
-func validateSecret(_ *write, obj, old runtime.Object) (errs field.ErrorList) {
+func validateSecret(_ *Write, obj, old runtime.Object) (errs field.ErrorList) {
 	s, data := obj.(*corev1.Secret), field.NewPath("data")
 	if old != nil {
 		o := old.(*corev1.Secret)

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package rules
 
 import (
 	"fmt"
@@ -23,8 +23,8 @@ import (
 // highestPriority is the highest value of a class that is not part of Kubernetes.
 const highestPriority = 1_000_000_000
 
-// systemClasses are the classes that every server has.
-func systemClasses() []*schedulingv1.PriorityClass {
+// SystemClasses are the classes that every server has.
+func SystemClasses() []*schedulingv1.PriorityClass {
 	class := func(name string, value int32, description string) *schedulingv1.PriorityClass {
 		return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, Description: description}
 	}
@@ -34,51 +34,44 @@ func systemClasses() []*schedulingv1.PriorityClass {
 	}
 }
 
-func (s *Server) priorityClasses() *table {
-	return s.store.table(s.builtin.byGroupKind[schema.GroupKind{Group: schedulingv1.GroupName, Kind: "PriorityClass"}])
-}
-
-// defaultPriorityClass returns the class of pods that name none, or nil. store.mu must be
-// held.
-func (s *Server) defaultPriorityClass() *schedulingv1.PriorityClass {
-	for _, it := range s.priorityClasses().sorted("") {
-		if class := it.obj.(*schedulingv1.PriorityClass); class.GlobalDefault {
-			return class
-		}
+// priorityClasses returns the stored classes.
+func priorityClasses(w *Write) (classes []*schedulingv1.PriorityClass) {
+	for _, obj := range w.Objects(schema.GroupKind{Group: schedulingv1.GroupName, Kind: "PriorityClass"}) {
+		classes = append(classes, obj.(*schedulingv1.PriorityClass))
 	}
-	return nil
+	return classes
 }
 
 // prioritize sets the priority of a new pod from its class.
-func prioritize(c *call, p *corev1.Pod) error {
+func prioritize(w *Write, p *corev1.Pod) error {
 	class := &schedulingv1.PriorityClass{PreemptionPolicy: ptr.To(corev1.PreemptLowerPriority)}
-	if name := p.Spec.PriorityClassName; name != "" {
-		it := c.s.priorityClasses().items[key{name: name}]
-		if it == nil {
-			return c.forbidden(p.Name, "no PriorityClass with name %v was found", name)
+	found := p.Spec.PriorityClassName == ""
+	for _, c := range priorityClasses(w) {
+		if c.Name == p.Spec.PriorityClassName || found && c.GlobalDefault {
+			class, found, p.Spec.PriorityClassName = c, true, c.Name
+			break
 		}
-		class = it.obj.(*schedulingv1.PriorityClass)
-	} else if d := c.s.defaultPriorityClass(); d != nil {
-		class = d
-		p.Spec.PriorityClassName = d.Name
+	}
+	if !found {
+		return refusedPod(p, "no PriorityClass with name %v was found", p.Spec.PriorityClassName)
 	}
 	if have := p.Spec.Priority; have != nil && *have != class.Value {
-		return c.forbidden(p.Name, "the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *have, class.Value)
+		return refusedPod(p, "the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *have, class.Value)
 	}
 	p.Spec.Priority = ptr.To(class.Value)
 	if class.PreemptionPolicy == nil {
 		return nil
 	}
 	if have := p.Spec.PreemptionPolicy; have != nil && *have != *class.PreemptionPolicy {
-		return c.forbidden(p.Name, "the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *have, *class.PreemptionPolicy)
+		return refusedPod(p, "the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *have, *class.PreemptionPolicy)
 	}
 	p.Spec.PreemptionPolicy = ptr.To(*class.PreemptionPolicy)
 	return nil
 }
 
-// forbidden is the error of an admission plugin.
-func (c *call) forbidden(name, format string, args ...any) error {
-	return apierrors.NewForbidden(c.resource(), name, fmt.Errorf(format, args...))
+// refusedPod is the error of an admission plugin.
+func refusedPod(p *corev1.Pod, format string, args ...any) error {
+	return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, p.Name, fmt.Errorf(format, args...))
 }
 
 func defaultClass(obj runtime.Object) {
@@ -88,15 +81,18 @@ func defaultClass(obj runtime.Object) {
 }
 
 // admitClass refuses a second default.
-func admitClass(c *call, obj, _ runtime.Object) error {
+func admitClass(w *Write, obj, _ runtime.Object) error {
 	class := obj.(*schedulingv1.PriorityClass)
-	if d := c.s.defaultPriorityClass(); class.GlobalDefault && d != nil && d.Name != class.Name {
-		return c.forbidden(class.Name, "PriorityClass %v is already marked as default. Only one default can exist", d.Name)
+	for _, c := range priorityClasses(w) {
+		if class.GlobalDefault && c.GlobalDefault && c.Name != class.Name {
+			return apierrors.NewForbidden(schema.GroupResource{Group: schedulingv1.GroupName, Resource: "priorityclasses"}, class.Name,
+				fmt.Errorf("PriorityClass %v is already marked as default. Only one default can exist", c.Name))
+		}
 	}
 	return nil
 }
 
-func validateClass(_ *write, obj, old runtime.Object) (errs field.ErrorList) {
+func validateClass(_ *Write, obj, old runtime.Object) (errs field.ErrorList) {
 	class := obj.(*schedulingv1.PriorityClass)
 	if old != nil {
 		o := old.(*schedulingv1.PriorityClass)

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package rules
 
 import (
 	"context"
@@ -24,15 +24,15 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-var resourceClaimTemplates = &kind{
-	name: "ResourceClaimTemplate", resource: "resourceclaimtemplates",
-	views: resourceViews(&resourcev1.ResourceClaimTemplate{}, &resourcev1beta2.ResourceClaimTemplate{}, &resourcev1beta1.ResourceClaimTemplate{},
+var resourceClaimTemplates = &Kind{
+	Name: "ResourceClaimTemplate", Resource: "resourceclaimtemplates",
+	Views: resourceViews(&resourcev1.ResourceClaimTemplate{}, &resourcev1beta2.ResourceClaimTemplate{}, &resourcev1beta1.ResourceClaimTemplate{},
 		inSpec(inSpec(flatRequests)), inSpec(inSpec(exactRequests))),
-	namespaced: true, validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
-	defaults: func(obj runtime.Object) {
+	Namespaced: true, validName: apivalidation.NameIsDNSSubdomain, Unconditional: true, ReturnsDeleted: true,
+	Defaults: func(obj runtime.Object) {
 		defaultRequests(obj.(*resourcev1.ResourceClaimTemplate).Spec.Spec.Devices.Requests)
 	},
-	validate: func(_ *write, obj, old runtime.Object) field.ErrorList {
+	validate: func(_ *Write, obj, old runtime.Object) field.ErrorList {
 		if old == nil {
 			return nil
 		}
@@ -61,24 +61,24 @@ func defaultRequests(requests []resourcev1.DeviceRequest) {
 	}
 }
 
-var resourceClaims = &kind{
-	name: "ResourceClaim", resource: "resourceclaims",
-	views: resourceViews(&resourcev1.ResourceClaim{}, &resourcev1beta2.ResourceClaim{}, &resourcev1beta1.ResourceClaim{},
+var resourceClaims = &Kind{
+	Name: "ResourceClaim", Resource: "resourceclaims",
+	Views: resourceViews(&resourcev1.ResourceClaim{}, &resourcev1beta2.ResourceClaim{}, &resourcev1beta1.ResourceClaim{},
 		inSpec(flatRequests), inSpec(exactRequests)),
-	namespaced: true, status: true, validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
-	defaults: func(obj runtime.Object) { defaultRequests(obj.(*resourcev1.ResourceClaim).Spec.Devices.Requests) },
-	onCreate: func(_ *write, obj runtime.Object) {
+	Namespaced: true, Status: true, validName: apivalidation.NameIsDNSSubdomain, Unconditional: true, ReturnsDeleted: true,
+	Defaults: func(obj runtime.Object) { defaultRequests(obj.(*resourcev1.ResourceClaim).Spec.Devices.Requests) },
+	OnCreate: func(_ *Write, obj runtime.Object) {
 		obj.(*resourcev1.ResourceClaim).Status = resourcev1.ResourceClaimStatus{}
 	},
-	onUpdate: updateClaim,
+	OnUpdate: updateClaim,
 	validate: validateClaim,
 }
 
 // updateClaim keeps a write of the claim from changing its status, and a write of the
 // status from changing the rest.
-func updateClaim(w *write, obj, old runtime.Object) {
+func updateClaim(w *Write, obj, old runtime.Object) {
 	c, o := obj.(*resourcev1.ResourceClaim), old.(*resourcev1.ResourceClaim)
-	if w.r.Subresource != "status" {
+	if w.Subresource != "status" {
 		c.Status = o.Status
 		return
 	}
@@ -108,12 +108,12 @@ func allocatedDevices(a *resourcev1.AllocationResult) sets.Set[allocatedDevice] 
 	return devices
 }
 
-func validateClaim(w *write, obj, old runtime.Object) field.ErrorList {
+func validateClaim(w *Write, obj, old runtime.Object) field.ErrorList {
 	if old == nil {
 		return nil
 	}
 	c, o := obj.(*resourcev1.ResourceClaim), old.(*resourcev1.ResourceClaim)
-	if w.r.Subresource != "status" {
+	if w.Subresource != "status" {
 		return immutableSpec(c.Spec, o.Spec)
 	}
 	status, path := &c.Status, field.NewPath("status")

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package codec
 
 import (
 	"bytes"
@@ -16,10 +16,10 @@ import (
 // A list is put together from its elements, each encoded once, because a test server
 // spends most of its time on encoding the same objects for many readers.
 
-// element returns the encoding of obj without what surrounds the object of a response.
-func (m *media) element(obj runtime.Object) []byte {
-	if !m.proto { // of a list in YAML too, which is converted as a whole
-		return bytes.TrimSuffix(jsonCodec.encode(obj), []byte("\n"))
+// Element returns the encoding of obj without what surrounds the object of a response.
+func (m *Media) Element(obj runtime.Object) []byte {
+	if !m.Proto { // of a list in YAML too, which is converted as a whole
+		return bytes.TrimSuffix(JSON.Bytes(obj), []byte("\n"))
 	}
 	b, err := obj.(interface{ Marshal() ([]byte, error) }).Marshal()
 	if err != nil {
@@ -28,9 +28,9 @@ func (m *media) element(obj runtime.Object) []byte {
 	return b
 }
 
-// encodeElements returns the encoding of a list.
-func (m *media) encodeElements(gvk schema.GroupVersionKind, lm metav1.ListMeta, elements [][]byte) []byte {
-	if m.proto {
+// EncodeElements returns the encoding of a list.
+func (m *Media) EncodeElements(gvk schema.GroupVersionKind, lm metav1.ListMeta, elements [][]byte) []byte {
+	if m.Proto {
 		return encodeProtoList(gvk, lm, elements)
 	}
 	size := 256
@@ -47,8 +47,8 @@ func (m *media) encodeElements(gvk schema.GroupVersionKind, lm metav1.ListMeta, 
 	b.WriteString(`,"items":[`)
 	b.Write(bytes.Join(elements, []byte{','}))
 	b.WriteString("]}\n")
-	if m == yamlCodec {
-		return m.encode(&runtime.Unknown{ContentType: jsonMedia, Raw: b.Bytes()})
+	if m == YAML {
+		return m.Bytes(&runtime.Unknown{ContentType: JSONType, Raw: b.Bytes()})
 	}
 	return b.Bytes()
 }
@@ -69,7 +69,7 @@ func encodeProtoList(gvk schema.GroupVersionKind, lm metav1.ListMeta, elements [
 	for _, e := range elements {
 		list.Raw = appendField(list.Raw, 2, e)
 	}
-	return protoCodec.encode(&list)
+	return Protobuf.Bytes(&list)
 }
 
 // appendField appends a length-delimited field of a protobuf message.
