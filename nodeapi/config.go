@@ -104,8 +104,9 @@ type Config struct {
 	Authorizer authorizer.Authorizer
 
 	// MaxStreams bounds the open exec, attach, run, port-forward and log requests, and
-	// the connections that are forwarded. One pod may have a quarter of them, one user
-	// three quarters, and each at least 10. More are answered with 429. Default:
+	// the connections that are forwarded. One pod may have a quarter of them, one
+	// namespace half, one user three quarters, and each at least 10. More are answered
+	// with 429. Default:
 	// DefaultMaxStreams.
 	MaxStreams int
 	// StreamIdleTimeout closes exec, attach and port-forward connections without

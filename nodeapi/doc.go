@@ -51,7 +51,7 @@
 // A capability that the backend does not have is answered with 501 and its name,
 // an unknown pod or container with 404, a malformed request with 400, an invalid
 // log option with 422, and too many streams with 429, of the node, of a pod (a quarter
-// of them) or of a user (three quarters). An error of the backend that
+// of them), of a namespace (half) or of a user (three quarters). An error of the backend that
 // is an APIStatus of package k8s.io/apimachinery/pkg/api/errors keeps its status.
 //
 // Exec, attach and port-forward speak SPDY (v4.channel.k8s.io to v2) and WebSocket

@@ -404,8 +404,9 @@ func TestAClientThatLeavesDuringAForwardLeavesNothing(t *testing.T) {
 
 func (c *rawSPDY) NetConn() net.Conn { return c.Conn.(*tls.Conn).NetConn() }
 
-// TestNoPodOrUserHoldsAllStreams: one pod's followers denied all others.
-func TestNoPodOrUserHoldsAllStreams(t *testing.T) {
+// TestNoTenantHoldsAllStreams: the followers of one pod, or of some pods of one namespace,
+// denied all others.
+func TestNoTenantHoldsAllStreams(t *testing.T) {
 	s := newStreams(100, time.Hour, nil)
 	fill := func(of share, want int) (ends []func()) {
 		t.Helper()
@@ -420,18 +421,20 @@ func TestNoPodOrUserHoldsAllStreams(t *testing.T) {
 			ends = append(ends, end)
 		}
 	}
-	ends := fill(share{"a/web", "one"}, 25)
-	fill(share{"b/web", "one"}, 25)
-	fill(share{"c/web", "one"}, 25)
-	fill(share{"d/web", "one"}, 0) // the user's share
-	fill(share{"a/web", "two"}, 0) // the pod's share
-	fill(share{"d/web", "two"}, 25)
-	fill(share{"e/web", "two"}, 0) // all
+	of := func(namespace, pod, user string) share { return share{namespace, namespace + "/" + pod, user} }
+	ends := fill(of("a", "web", "one"), 25)
+	fill(of("a", "web", "two"), 0) // the pod's share
+	fill(of("a", "api", "one"), 25)
+	fill(of("a", "job", "two"), 0) // the namespace's share
+	fill(of("b", "web", "one"), 25)
+	fill(of("c", "web", "one"), 0) // the user's share
+	fill(of("c", "web", "two"), 25)
+	fill(of("d", "web", "two"), 0) // all
 	ends[0]()
-	fill(share{"e/web", "two"}, 1)
+	fill(of("d", "web", "two"), 1)
 	few := newStreams(3, time.Hour, nil)
 	s = few
-	fill(share{"a/web", "one"}, 3)
+	fill(of("a", "web", "one"), 3)
 }
 
 // TestAFollowerThatDoesNotReadIsGivenUp: it held its stream without limit.

@@ -29,24 +29,26 @@ type streams struct {
 }
 
 // A share says who holds a stream. None may hold all of them.
-type share struct{ pod, user string }
+type share struct{ namespace, pod, user string }
 
 // shareOf returns the share of a request for a pod.
 func shareOf(ctx context.Context, pod Pod) share {
-	to := share{pod: pod.String()}
+	to := share{namespace: pod.Namespace, pod: pod.String()}
 	if u, ok := request.UserFrom(ctx); ok {
 		to.user = u.GetName()
 	}
 	return to
 }
 
-// undivided is the number of streams that any pod or user may hold.
+// undivided is the number of streams that any pod, namespace or user may hold.
 const undivided = 10
 
-// perPod and perUser are the streams that one pod and one user may hold. An API
-// server is one user for all of its clients.
-func (s *streams) perPod() int  { return max(s.max/4, undivided) }
-func (s *streams) perUser() int { return max(s.max*3/4, undivided) }
+// perPod, perNamespace and perUser are the streams that one of each may hold. An API
+// server is one user for all of its clients, so it is the namespaces that keep tenants
+// apart.
+func (s *streams) perPod() int       { return max(s.max/4, undivided) }
+func (s *streams) perNamespace() int { return max(s.max/2, undivided) }
+func (s *streams) perUser() int      { return max(s.max*3/4, undivided) }
 
 // openStream is a request that may last: a log, a command, a port-forward, and each
 // connection that is forwarded.
@@ -102,10 +104,13 @@ func (s *streams) begin(ctx context.Context, of share) (_ context.Context, st *o
 
 // admit returns an error if no stream may be opened. s.mu must be held.
 func (s *streams) admit(of share) error {
-	var pod, user int
+	var pod, namespace, user int
 	for st := range s.open {
 		if st.of.pod == of.pod {
 			pod++
+		}
+		if st.of.namespace == of.namespace {
+			namespace++
 		}
 		if st.of.user == of.user {
 			user++
@@ -119,6 +124,8 @@ func (s *streams) admit(of share) error {
 		whose, n = "the node has", len(s.open)
 	case pod >= s.perPod():
 		whose, n = "pod "+of.pod+" has", pod
+	case namespace >= s.perNamespace():
+		whose, n = "namespace "+of.namespace+" has", namespace
 	case user >= s.perUser():
 		whose, n = fmt.Sprintf("user %q has", of.user), user
 	default:
