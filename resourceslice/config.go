@@ -67,7 +67,8 @@ type Config struct {
 	Owner OwnerFunc
 	// Driver limits the controller to one driver: the watch delivers only that
 	// driver's slices, and Set refuses other drivers; Remove and SetAll still remove
-	// the pools of a former name. Default: any driver, so that a program with several drivers needs one watch.
+	// the pools of a former name. Default: any driver, so that a program with several
+	// drivers needs one watch.
 	Driver string
 	// Labels are set on every slice; other labels stay. Default: none.
 	Labels map[string]string

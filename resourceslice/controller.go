@@ -386,8 +386,8 @@ func (c *Controller) Status(id PoolID) (Status, bool) {
 }
 
 // Withdraw removes every pool that was Set, except for pools that a newer instance of
-// the program publishes, and returns when their slices are gone, or the cause if ctx is done first. Run must be running: call Withdraw
-// before its context is cancelled.
+// the program publishes. It returns when their slices are gone, or the cause if ctx is
+// done first. Run must be running: call Withdraw before its context is cancelled.
 func (c *Controller) Withdraw(ctx context.Context) error {
 	c.mu.Lock()
 	var ids []PoolID
