@@ -22,6 +22,7 @@ var cores = []string{
 	"resourceslice/internal/pool",
 	"nodestatus/internal/status",
 	"podsync/internal/pod",
+	"configcheckpoint/internal/rollout",
 }
 
 // pureImports are what a core may import in addition to types of the API,

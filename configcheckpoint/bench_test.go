@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	"github.com/kubewright/kubewright/internal/durable"
 )
@@ -57,9 +58,9 @@ func BenchmarkSteadyBoot(b *testing.B) {
 		b.Fatal(err)
 	}
 	data := payload16(1)
-	r, _ := promote(stage(emptyRecord(), Ref{Digest: DigestOf(data), Name: "bench", Size: len(data)}, ""), DigestOf(data))
-	r.Gen = 1
-	text, err := r.encode()
+	r, ref := rollout.Empty(), rollout.Ref{Digest: rollout.Digest(DigestOf(data)), Name: "bench", Size: len(data)}
+	r.Gen, r.Assigned, r.LKG = 1, &ref, &ref
+	text, err := r.Encode()
 	if err := errors.Join(err, s.Save(DigestOf(data), data), s.Commit(text), s.Close()); err != nil {
 		b.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/report"
 )
@@ -54,14 +55,14 @@ func (c *Controller[T]) Boot(ctx context.Context) (Active[T], error) {
 	// A repair asks for a restart. It waits, so that a disk that loses its content at
 	// every start restarts the process ever more rarely.
 	wait := min(repairRetry().Base, c.cfg.Trial.Soak)
-	if n := c.state.rec.Repairs; n > 0 {
+	if n := c.core.Record().Repairs; n > 0 {
 		wait = max(wait, repairRetry().Delay(n+1))
 	}
 	c.repairAfter = time.Now().Add(wait)
 	c.refresh()
-	info := Booted{Ref: c.state.running, Role: c.state.role, Trial: c.active.Trial}
+	info := Booted{Ref: c.active.Ref, Role: c.active.Role, Trial: c.active.Trial}
 	c.report(func(o observer) { o.booted(info) })
-	klog.FromContext(ctx).V(2).Info("Chose the configuration", "config", c.state.running.String(), "role", c.state.role, "trial", c.active.Trial)
+	klog.FromContext(ctx).V(2).Info("Chose the configuration", "config", info.Ref.String(), "role", info.Role, "trial", info.Trial)
 	return c.active, nil
 }
 
@@ -96,27 +97,15 @@ func (c *Controller[T]) openStore() (damage, err error) {
 	damage, err = c.store.Open()
 	if err != nil {
 		c.storeFailed(err)
-		c.state.rec = emptyRecord()
+		c.apply(rollout.NotOpened{})
 		return nil, err
 	}
-	rec := emptyRecord()
-	if text := c.store.Record(); text != nil {
-		// The store has parsed it, so there is no error.
-		rec, _ = parseRecord(text)
-	}
-	c.state.rec = afterBoot(rec, c.bootID())
-	c.inspection = interrupted(c.store.Note())
 	c.state.store = nil
 	if damage != nil {
 		c.storeFailed(damage)
 	}
-	if c.store.Unreadable() != nil {
-		return damage, nil // the record may be old: it is no ground for a rejection
-	}
-	if x, found := crashLoop(c.state.rec, c.cfg.Build, c.cfg.Trial.Attempts); found {
-		// If this can't be written, it holds anyway, and is in the status.
-		_ = c.rejectConfig(*c.state.rec.Assigned, x.Reason, x.Message)
-	}
+	// If a rejection can't be written, it holds anyway, and is in the status.
+	_, _ = c.change(rollout.Opened{Record: c.store.Record(), Note: c.store.Note(), BootID: c.bootID(), Old: c.store.Unreadable() != nil})
 	return damage, nil
 }
 
@@ -131,7 +120,7 @@ type choice[T any] struct {
 // choose writes to the store. It calls Codec's functions.
 func (c *Controller[T]) choose(ctx context.Context) (choice[T], error) {
 	c.mu.Lock()
-	chain := candidates(c.state.rec, c.cfg.Build)
+	chain := c.core.Candidates()
 	c.mu.Unlock()
 	var causes []error
 	var skipped *ReasonError
@@ -141,11 +130,11 @@ func (c *Controller[T]) choose(ctx context.Context) (choice[T], error) {
 			found.skipped = skipped
 			return found, nil
 		}
-		if cand.role == RoleAssigned {
+		if cand.Role == rollout.Assigned {
 			skipped = c.public(err)
 		}
-		causes = append(causes, fmt.Errorf("%s: %w", cand.role, err))
-		if cand.role != RoleDefault || len(chain) == 1 {
+		causes = append(causes, fmt.Errorf("%s: %w", cand.Role, err))
+		if cand.Role != rollout.Default || len(chain) == 1 {
 			c.reportError(ctx, fmt.Errorf("configcheckpoint: %w", err), "Failed to start with a configuration")
 		}
 	}
@@ -153,12 +142,13 @@ func (c *Controller[T]) choose(ctx context.Context) (choice[T], error) {
 }
 
 // try prepares one candidate to be run.
-func (c *Controller[T]) try(ctx context.Context, cand candidate) (choice[T], *ReasonError) {
+func (c *Controller[T]) try(ctx context.Context, cand rollout.Candidate) (choice[T], *ReasonError) {
+	ref := refOf(&cand.Ref)
 	fail := func(reason Reason, err error) (choice[T], *ReasonError) {
-		return choice[T]{}, &ReasonError{Reason: reason, Ref: cand.ref, Err: err}
+		return choice[T]{}, &ReasonError{Reason: reason, Ref: ref, Err: err}
 	}
-	active := Active[T]{Ref: cand.ref, Role: cand.role, Trial: cand.unproven}
-	if cand.role == RoleDefault {
+	active := Active[T]{Ref: ref, Role: Role(cand.Role), Trial: cand.Unproven}
+	if cand.Role == rollout.Default {
 		if c.cfg.Codec.Default == nil {
 			return fail(ReasonNoDefault, errors.New("there is no built-in default"))
 		}
@@ -174,14 +164,14 @@ func (c *Controller[T]) try(ctx context.Context, cand candidate) (choice[T], *Re
 		return fail(storeReason(err), err)
 	}
 	// The end of ctx is no fault of the configuration.
-	config, failure := c.decode(context.WithoutCancel(ctx), bytes.Clone(payload), cand.ref)
+	config, failure := c.decode(context.WithoutCancel(ctx), bytes.Clone(payload), ref)
 	if failure != nil {
-		if cand.unproven {
+		if cand.Unproven {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			// If this can't be written, it holds in this process anyway, and the
 			// start, which is written, counts as failed.
-			_ = c.rejectConfig(cand.ref, failure.Reason, c.redact(failure.Err))
+			_ = c.reject(ref, failure.Reason, c.redact(failure.Err), false)
 		}
 		return choice[T]{}, failure
 	}
@@ -192,18 +182,16 @@ func (c *Controller[T]) try(ctx context.Context, cand candidate) (choice[T], *Re
 // beginStart loads the payload of a candidate and, if it is not proven, counts
 // the start. A start that can't be counted is not made: the process could die of
 // it again and again.
-func (c *Controller[T]) beginStart(cand candidate) ([]byte, error) {
+func (c *Controller[T]) beginStart(cand rollout.Candidate) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	payload, err := c.store.Load(cand.ref.Digest)
-	if err != nil || !cand.unproven {
+	payload, err := c.store.Load(cand.Ref.Digest)
+	if err != nil || !cand.Unproven {
 		return payload, err
 	}
-	err = c.update(func(r record) (record, bool) { return openAttempt(r, c.cfg.Build, c.bootID()), true })
-	if err != nil {
+	if _, err := c.change(rollout.Starting{Digest: cand.Ref.Digest, BootID: c.bootID()}); err != nil {
 		return nil, fmt.Errorf("record the start: %w", err)
 	}
-	c.attempt = cand.ref.Digest
 	return payload, nil
 }
 
@@ -236,20 +224,15 @@ func (c *Controller[T]) decode(ctx context.Context, payload []byte, ref Ref) (T,
 
 // public returns e with the redacted text of its cause.
 func (c *Controller[T]) public(e *ReasonError) *ReasonError {
-	return &ReasonError{Reason: e.Reason, Ref: e.Ref, Err: errors.New(tidy(c.redact(e.Err), maxMessage))}
+	return &ReasonError{Reason: e.Reason, Ref: e.Ref, Err: errors.New(rollout.Tidy(c.redact(e.Err), rollout.MaxMessage))}
 }
 
 // activate makes a choice the running configuration. Callers hold mu.
 func (c *Controller[T]) activate(found choice[T]) {
 	c.active, c.payload = found.active, found.payload
-	c.soak, c.began = soak{}, time.Now()
-	c.state.running, c.state.role = found.active.Ref, found.active.Role
-	c.state.skipped, c.state.health = found.skipped, nil
-	c.state.restart = false
-	if found.skipped == nil && c.state.rec.Repairs > 0 {
-		// The first start after a repair writes; every other start writes nothing here.
-		_ = c.update(func(r record) (record, bool) { return withRepairs(r, 0) }) // a failure is in the status
-	}
+	c.state.skipped, c.state.health, c.state.restart = found.skipped, nil, false
+	// A failure is in the status.
+	_, _ = c.change(rollout.Running{Ref: found.active.Ref.core(), Role: rollout.Role(found.active.Role), Skipped: found.skipped != nil})
 }
 
 // reportError calls Config.ErrorHandler, or logs err.
@@ -283,5 +266,5 @@ func bootID() string {
 	if err != nil {
 		return ""
 	}
-	return tidy(string(id), 64)
+	return rollout.Tidy(string(id), 64)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -82,6 +83,18 @@ type Trial struct {
 	// configuration is rolled back. A process that takes long to become healthy
 	// needs more. At least 1 millisecond. Default: DefaultGrace.
 	Grace time.Duration
+}
+
+// An Active is a running configuration.
+type Active[T any] struct {
+	// Config is what Codec.Decode or Codec.Default returned.
+	Config T
+	// Ref names it; the zero Ref is the built-in default.
+	Ref Ref
+	// Role is the part it plays.
+	Role Role
+	// Trial means that it is not proven yet.
+	Trial bool
 }
 
 // Config configures a Controller. The zero value of every optional field means
@@ -173,7 +186,7 @@ func (cfg *Config[T]) complete() error {
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}
-	if len(cfg.Build) > maxBuild || tidy(cfg.Build, maxBuild) != cfg.Build {
+	if len(cfg.Build) > rollout.MaxBuild || rollout.Tidy(cfg.Build, rollout.MaxBuild) != cfg.Build {
 		problems = append(problems, field.Invalid(field.NewPath("Build"), cfg.Build, "must be at most 128 bytes of printable text"))
 	}
 	if cfg.EventRecorder != nil && cfg.EventObject == nil {

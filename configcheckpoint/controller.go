@@ -10,26 +10,14 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/lifecycle"
-	"github.com/kubewright/kubewright/internal/report"
 )
-
-// An Active is a running configuration.
-type Active[T any] struct {
-	// Config is what Codec.Decode or Codec.Default returned.
-	Config T
-	// Ref names it; the zero Ref is the built-in default.
-	Ref Ref
-	// Role is the part it plays.
-	Role Role
-	// Trial means that it is not proven yet.
-	Trial bool
-}
 
 // A Controller keeps a configuration on disk, decides which one runs, and
 // rolls back one that turns out bad. Make it with [New], call Boot once, then
@@ -54,19 +42,9 @@ type Controller[T any] struct {
 	life    life
 	store   *slotstore.Store
 	active  Active[T]
-	payload []byte    // of active; nil for the built-in default
-	attempt Digest    // the start that this process has recorded and not ended
-	soak    soak      // of active
-	began   time.Time // when active was put into effect
-	// inspection is the one that the process before this one did not survive.
-	inspection inspection
-	// inspecting is the one that the store's note says is under way, or nil.
-	inspecting *inspection
-	// state is the input of decisions. Its record is the stored one, except for
-	// rejections that could not be written, which hold at once.
-	state    situation
-	unsaved  bool // state.rec holds such a rejection
-	diverged bool // another configuration than active must run
+	payload []byte        // of active; nil for the built-in default
+	core    rollout.State // decides
+	state   situation     // for the status
 	// reconsider means that the last payload may be handled differently now.
 	reconsider bool
 	reports    []func(observer)
@@ -76,6 +54,8 @@ type Controller[T any] struct {
 	// storeFailures counts the failures of the store in a row.
 	storeFailures int
 	since         time.Time
+
+	check func(*rollout.State, error) // for tests: called after each event; nil otherwise
 
 	panicsMu sync.Mutex
 	panics   []error // to be reported
@@ -116,8 +96,12 @@ func New[T any](cfg Config[T]) (*Controller[T], error) {
 		wake:     make(chan struct{}, 1),
 		observer: observer{hooks: cfg.Hooks, recorder: cfg.EventRecorder, object: cfg.EventObject},
 		store:    store,
+		core: rollout.New(rollout.Rules{
+			Build: cfg.Build, Attempts: cfg.Trial.Attempts,
+			Soak: cfg.Trial.Soak, Grace: cfg.Trial.Grace, Every: cfg.Trial.Every, Health: cfg.Trial.Health != nil,
+		}),
 	}
-	c.state = situation{build: cfg.Build, attempts: cfg.Trial.Attempts}
+	c.state = situation{core: &c.core, attempts: cfg.Trial.Attempts}
 	return c, nil
 }
 
@@ -152,14 +136,14 @@ func (c *Controller[T]) Verdict(failure error) error {
 	if err := c.usable(); err != nil {
 		return err
 	}
-	if !c.state.onTrial() {
+	if c.core.OnTrial() == 0 {
 		return ErrNoTrial
 	}
 	defer c.notify()
 	if failure == nil {
 		return c.promote(true)
 	}
-	return c.rollBack(ReasonUnhealthy, c.redact(failure))
+	return c.rollBack(c.redact(failure))
 }
 
 // Forget removes the rejection of a configuration, so that it may be tried
@@ -172,19 +156,12 @@ func (c *Controller[T]) Forget(d Digest) error {
 		return err
 	}
 	defer c.notify()
-	forgot := false
-	err := c.update(func(r record) (record, bool) {
-		r, forgot = forget(r, d)
-		return r, forgot
-	})
-	if c.inspection.Digest == d {
-		c.inspection = inspection{}
+	died := c.core.Died(rollout.Digest(d))
+	news, err := c.change(rollout.Forgotten{Digest: rollout.Digest(d)})
+	if died {
 		err = errors.Join(err, c.store.SetNote(nil))
 	}
-	c.reconsider = c.reconsider || forgot
-	if err == nil && forgot && c.state.rec.isAssigned(d) {
-		c.diverged = true // also if it still runs, and is about to be replaced
-	}
+	c.reconsider = c.reconsider || news.Changed
 	return err
 }
 
@@ -209,24 +186,13 @@ func (c *Controller[T]) Close(failure error) error {
 		return errors.New("configcheckpoint: Close before Run has returned")
 	}
 	c.life = closed
-	var err error
-	if t := c.state.rec.Trial; t != nil && t.Open && t.Digest == c.attempt {
-		// A start that was recorded and not made has not failed.
-		healthy := c.attempt != c.state.running.Digest || c.cfg.Trial.Health == nil || !c.soak.good.IsZero()
-		clean := failure == nil && healthy
-		note := ""
-		if failure != nil {
-			note = c.redact(failure)
-		}
-		err = c.update(func(r record) (record, bool) { return endAttempt(r, clean, note) })
+	stopping := rollout.Stopping{Failed: failure != nil}
+	if failure != nil {
+		stopping.Note = c.redact(failure)
 	}
-	if i := c.inspecting; i != nil {
-		// The process did not die of it. A power cut may bring the note back.
-		note, noteErr := i.note(true)
-		err = errors.Join(err, noteErr)
-		if noteErr == nil {
-			err = errors.Join(err, c.store.SetNote(note))
-		}
+	_, err := c.change(stopping)
+	if note, changed := c.core.LastNote(); changed {
+		err = errors.Join(err, c.store.SetNote(note))
 	}
 	return errors.Join(err, c.store.Close())
 }
@@ -250,20 +216,117 @@ func (c *Controller[T]) notify() {
 	}
 }
 
-// errorStreaks report once that something fails, and once that it works again.
-type errorStreaks struct{ source, store, other report.Streak }
-
-// sourceRetry is the delay after errors of the source in a row.
-func sourceRetry() backoff.Policy {
-	return backoff.Policy{Base: 200 * time.Millisecond, Cap: 10 * time.Second}
-}
-
-// storeRetry is the delay after failures of the store in a row.
-func storeRetry() backoff.Policy {
-	return backoff.Policy{Base: 10 * time.Second, Cap: 10 * time.Minute}
-}
-
 // withLogger returns ctx with a logger named after the controller.
 func (c *Controller[T]) withLogger(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), c.cfg.Name))
+}
+
+// NodeCondition returns a function that sets the condition of the given type of
+// a Node from the status at the time of the call. It is a setter for package
+// nodestatus, and never fails.
+func (c *Controller[T]) NodeCondition(kind corev1.NodeConditionType) func(context.Context, *corev1.Node) error {
+	return func(_ context.Context, node *corev1.Node) error {
+		condition := c.Status().Condition(kind)
+		for i := range node.Status.Conditions {
+			if old := &node.Status.Conditions[i]; old.Type == kind {
+				*old = condition
+				return nil
+			}
+		}
+		node.Status.Conditions = append(node.Status.Conditions, condition)
+		return nil
+	}
+}
+
+// The methods below change the state. Callers hold mu. They keep the reports and the
+// status in step with the disk.
+
+// change applies an event, and commits the record if it changes it, or if an earlier
+// change is not on the disk. On an error the event has not taken effect, except that of
+// a rejection.
+func (c *Controller[T]) change(event rollout.Event) (rollout.News, error) {
+	news := c.apply(event)
+	text, err := c.core.Next()
+	if err == nil && text == nil {
+		return news, nil
+	}
+	if err == nil {
+		err = c.store.Commit(text)
+	}
+	if err != nil {
+		c.apply(rollout.Lost{})
+		c.storeFailed(err)
+	} else {
+		c.apply(rollout.Committed{})
+		c.state.store, c.storeFailures = nil, 0
+	}
+	c.refresh()
+	return news, err
+}
+
+// apply applies an event to the decisions.
+func (c *Controller[T]) apply(event rollout.Event) rollout.News {
+	news, err := c.core.Apply(time.Now(), event)
+	if c.check != nil {
+		c.check(&c.core, err)
+	}
+	if err != nil { // a defect of this package
+		c.report(func(o observer) { o.logger.Error(err, "A decision is not possible", "event", event) })
+	}
+	if x := news.Rejected; x != nil {
+		info := Rejected{Ref: refOf(&news.Ref), Reason: Reason(x.Reason), Message: x.Message, RolledBack: news.RolledBack}
+		c.report(func(o observer) { o.rejected(info) })
+	}
+	return news
+}
+
+// storeFailed keeps why the store could not be written, for the status.
+func (c *Controller[T]) storeFailed(err error) {
+	c.state.store = &ReasonError{Reason: storeReason(err), Err: err}
+}
+
+// reject rejects ref, which runs and must stop if stops is set.
+func (c *Controller[T]) reject(ref Ref, reason Reason, message string, stops bool) error {
+	_, err := c.change(rollout.Rejected{Ref: ref.core(), Reason: rollout.Reason(reason), Message: message, Stops: stops})
+	return err
+}
+
+// promote ends the trial of the running configuration with success.
+func (c *Controller[T]) promote(byVerdict bool) error {
+	ref := c.state.running()
+	if news, err := c.change(rollout.Confirmed{}); err != nil || !news.Changed {
+		return err
+	}
+	c.state.health, c.active.Trial = nil, false
+	info := Promoted{Ref: ref, ByVerdict: byVerdict}
+	c.report(func(o observer) { o.promoted(info) })
+	c.refresh()
+	c.prune()
+	return nil
+}
+
+// rollBack ends the trial of the running configuration with a failure.
+func (c *Controller[T]) rollBack(message string) error {
+	return c.reject(c.state.running(), ReasonUnhealthy, message, true)
+}
+
+// prune removes the payloads that are no longer needed. A file that can't be
+// removed costs space only. Run reports the error, and the next prune tries
+// again.
+func (c *Controller[T]) prune() { c.pruneErr = c.store.Prune() }
+
+// report queues a call of the hooks for Run.
+func (c *Controller[T]) report(call func(observer)) { c.reports = append(c.reports, call) }
+
+// refresh computes the status.
+func (c *Controller[T]) refresh() {
+	c.state.before = c.Status().OK
+	st := c.state.status()
+	if st.OK != c.state.before {
+		c.since = time.Now()
+	}
+	st.Since = c.since
+	c.statusMu.Lock()
+	defer c.statusMu.Unlock()
+	c.status = st
 }

@@ -16,6 +16,7 @@ import (
 
 	"fmt"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 	"github.com/kubewright/kubewright/internal/testlog"
 )
@@ -79,6 +80,11 @@ func (n *node) start() Active[string] {
 		n.t.Fatal(err)
 	}
 	c.store, c.bootID = storeOn(n.disk), func() string { return n.boot }
+	c.check = func(s *rollout.State, err error) {
+		if err = errors.Join(err, s.Check()); err != nil {
+			n.t.Error(err)
+		}
+	}
 	n.c = c
 	n.active, err = c.Boot(n.t.Context())
 	if err != nil {
@@ -342,8 +348,8 @@ func testSecondPromotion(t *testing.T) {
 	n.restarts()
 	n.goes(DefaultSoak)
 	n.is("B", isTrue, PhaseGood, ReasonGood)
-	r := n.c.state.rec
-	if r.LKG.Digest != ref("B").Digest || r.Previous.Digest != ref("A").Digest {
+	r := n.c.core.Record()
+	if refOf(r.LKG).Digest != ref("B").Digest || refOf(r.Previous).Digest != ref("A").Digest {
 		t.Errorf("last known good %v, previous %v", r.LKG, r.Previous)
 	}
 }

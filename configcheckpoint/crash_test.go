@@ -99,7 +99,7 @@ func (m *machine) deliver(text string) error {
 	if text != "" {
 		data = []byte(text)
 	}
-	if a := m.c.state.rec.Assigned; a == nil || a.Digest != DigestOf(data) {
+	if a := m.c.core.Record().Assigned; a == nil || refOf(a).Digest != DigestOf(data) {
 		delete(m.starts, text)
 	}
 	m.last = text
@@ -109,7 +109,7 @@ func (m *machine) deliver(text string) error {
 	if s := m.c.state.store; s != nil {
 		return s
 	}
-	if s := m.c.state.refused; s != nil && transientStore(s.Reason) {
+	if s := m.c.state.refused; s.transient() {
 		return s
 	}
 	return nil

@@ -6,16 +6,14 @@ package configcheckpoint
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/internal/backoff"
 )
 
 // deliver handles the last payload. It returns the delay after which to handle
@@ -24,7 +22,7 @@ func (l *loop[T]) deliver(ctx context.Context) time.Duration {
 	c, p := l.c, *l.payload
 	var ref Ref
 	if !p.Unassign {
-		ref = Ref{Digest: DigestOf(p.Data), Name: tidy(p.Name, maxName), Version: tidy(p.Version, maxVersion), Size: len(p.Data), Time: time.Now()}
+		ref = Ref{Digest: DigestOf(p.Data), Name: rollout.Tidy(p.Name, rollout.MaxName), Version: rollout.Tidy(p.Version, rollout.MaxVersion), Size: len(p.Data), Time: time.Now()}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,23 +37,22 @@ func (l *loop[T]) deliver(ctx context.Context) time.Duration {
 	if c.state.skipped != nil {
 		skipped = c.state.skipped.Reason
 	}
-	switch decideDelivery(c.state.rec, c.cfg.Build, c.state.running.Digest, skipped, ref.Digest) {
-	case doUnassign:
+	switch c.core.Delivery(rollout.Reason(skipped), rollout.Digest(ref.Digest)) {
+	case rollout.Unassign:
 		if c.cfg.Codec.Default == nil {
 			c.state.refused = &ReasonError{Reason: ReasonNoDefault, Err: errors.New("the source assigns nothing, and there is no built-in default")}
 			return 0
 		}
-		return l.assign(Ref{}, unassign)
-	case doRepair:
+		return l.assign(Ref{}, rollout.Withdrawn{})
+	case rollout.Repair:
 		return l.repair(ctx, ref, p.Data)
-	case doStage:
+	case rollout.Stage:
 		return l.stage(ctx, ref, p)
-	case doReportRejection:
-		if !c.state.rec.isAssigned(ref.Digest) {
-			x, _ := c.state.rec.rejection(ref.Digest, c.cfg.Build)
-			c.state.refused = &ReasonError{Reason: x.Reason, Ref: ref, Err: errors.New(x.Message)}
+	case rollout.ReportRejection:
+		if x, _ := c.core.Rejection(rollout.Digest(ref.Digest)); !c.core.IsAssigned(x.Digest) {
+			c.state.refused = &ReasonError{Reason: Reason(x.Reason), Ref: ref, Err: errors.New(x.Message)}
 		}
-	case doNothing, doAwaitStore:
+	case rollout.Nothing, rollout.AwaitStore:
 	}
 	return 0
 }
@@ -64,7 +61,7 @@ func (l *loop[T]) deliver(ctx context.Context) time.Duration {
 // way has disturbed nothing that runs. Callers hold mu.
 func (l *loop[T]) stage(ctx context.Context, ref Ref, p Payload) time.Duration {
 	c := l.c
-	proven := c.state.rec.isGood(ref.Digest)
+	proven := c.core.IsGood(rollout.Digest(ref.Digest))
 	failure, err := l.inspect(ctx, ref, p.Data)
 	if err != nil {
 		return l.retryDelivery(ref, err)
@@ -81,7 +78,7 @@ func (l *loop[T]) stage(ctx context.Context, ref Ref, p Payload) time.Duration {
 		c.state.refused = c.public(failure)
 		if !proven {
 			// If this can't be written, it holds in this process anyway.
-			_ = c.rejectConfig(ref, failure.Reason, c.redact(failure.Err))
+			_ = c.reject(ref, failure.Reason, c.redact(failure.Err), false)
 		}
 		return 0
 	case wait > 0:
@@ -90,7 +87,7 @@ func (l *loop[T]) stage(ctx context.Context, ref Ref, p Payload) time.Duration {
 	if err := l.save(ref, p.Data, proven); err != nil {
 		return l.retryDelivery(ref, err)
 	}
-	return l.assign(ref, func(r record) record { return stage(r, ref, c.cfg.Build) })
+	return l.assign(ref, rollout.Accepted{Ref: ref.core()})
 }
 
 // inspect decodes and validates a payload that does not run, without the lock.
@@ -102,21 +99,17 @@ func (l *loop[T]) inspect(ctx context.Context, ref Ref, data []byte) (failure *R
 	if l.inspected == ref.Digest {
 		return nil, nil
 	}
-	now := c.inspection.again(ref.Digest, c.cfg.Build)
-	if now.Deaths >= c.cfg.Trial.Attempts {
+	digest := rollout.Digest(ref.Digest)
+	if deaths := c.core.Deaths(digest); deaths >= c.cfg.Trial.Attempts {
 		return &ReasonError{
 			Reason: ReasonCrashLoop, Ref: ref,
-			Err: fmt.Errorf("%d processes ended while they decoded and validated it", now.Deaths),
+			Err: fmt.Errorf("%d processes ended while they decoded and validated it", deaths),
 		}, nil
 	}
-	note, err := now.note(false)
-	if err == nil {
-		err = c.store.SetNote(note)
-	}
-	if err != nil {
+	if err := c.store.SetNote(c.core.Note(digest)); err != nil {
 		return nil, fmt.Errorf("record the inspection: %w", err)
 	}
-	c.inspecting = &now
+	c.apply(rollout.Inspecting{Digest: digest})
 	c.mu.Unlock()
 	_, failure = c.decode(ctx, bytes.Clone(data), ref)
 	c.mu.Lock()
@@ -126,16 +119,11 @@ func (l *loop[T]) inspect(ctx context.Context, ref Ref, data []byte) (failure *R
 	if err := c.store.SetNote(nil); err != nil {
 		return nil, fmt.Errorf("record the end of the inspection: %w", err)
 	}
-	c.inspection, c.inspecting = inspection{}, nil
+	c.apply(rollout.Inspected{})
 	if failure == nil {
 		l.inspected = ref.Digest
 	}
 	return failure, nil
-}
-
-// admitRetry is the delay after errors of Admit in a row.
-func admitRetry() backoff.Policy {
-	return backoff.Policy{Base: 10 * time.Second, Cap: 5 * time.Minute}
 }
 
 // admit calls Admit without the lock. Only an explicit refusal is final. Callers
@@ -178,9 +166,9 @@ func (l *loop[T]) admit(ctx context.Context, ref Ref, p Payload) (failure *Reaso
 // hold mu.
 func (l *loop[T]) save(ref Ref, data []byte, proven bool) error {
 	c := l.c
-	if r := c.state.rec; r.isGood(c.state.running.Digest) {
-		if _, err := c.store.Load(r.LKG.Digest); errors.Is(err, slotstore.ErrPayload) {
-			if err := c.store.Save(r.LKG.Digest, c.payload); err != nil {
+	if running := c.active.Ref.core().Digest; c.core.IsGood(running) {
+		if _, err := c.store.Load(running); errors.Is(err, slotstore.ErrPayload) {
+			if err := c.store.Save(running, c.payload); err != nil {
 				return err
 			}
 		}
@@ -195,25 +183,16 @@ func (l *loop[T]) save(ref Ref, data []byte, proven bool) error {
 }
 
 // assign commits an assignment and puts it into effect. Callers hold mu.
-func (l *loop[T]) assign(ref Ref, change func(record) record) time.Duration {
+func (l *loop[T]) assign(ref Ref, event rollout.Event) time.Duration {
 	c := l.c
-	if err := c.update(func(r record) (record, bool) { return change(r), true }); err != nil {
+	if _, err := c.change(event); err != nil {
 		return l.storeRetry(err)
 	}
 	c.prune()
 	c.state.skipped = nil
-	c.diverged = true
-	info := Staged{Ref: ref, Proven: c.state.rec.proven()}
+	info := Staged{Ref: ref, Proven: c.core.Proven()}
 	c.report(func(o observer) { o.staged(info) })
 	return 0
-}
-
-// repairRetry is the delay before the next repair, after repairs in a row that
-// did not lead to a start, in this process or in those before it. A disk that loses
-// its content again and again must not restart the process, or apply a
-// configuration, again and again at once.
-func repairRetry() backoff.Policy {
-	return backoff.Policy{Base: 10 * time.Second, Cap: 10 * time.Minute}
 }
 
 // repair saves the payload of the assigned configuration again, and starts it.
@@ -226,13 +205,11 @@ func (l *loop[T]) repair(ctx context.Context, ref Ref, data []byte) time.Duratio
 	if err := c.store.Save(ref.Digest, data); err != nil {
 		return l.retryDelivery(ref, err)
 	}
-	n := c.state.rec.Repairs + 1
-	if err := c.update(func(r record) (record, bool) { return withRepairs(r, n) }); err != nil {
+	if _, err := c.change(rollout.Repaired{}); err != nil {
 		return l.retryDelivery(ref, err)
 	}
-	c.repairAfter = time.Now().Add(repairRetry().Delay(n))
+	c.repairAfter = time.Now().Add(repairRetry().Delay(c.core.Record().Repairs))
 	c.state.skipped = nil
-	c.diverged = true
 	klog.FromContext(ctx).Info("Repaired the stored copy of a configuration", "config", ref.String())
 	return 0
 }
@@ -249,36 +226,9 @@ func (l *loop[T]) retryDelivery(ref Ref, err error) time.Duration {
 // again, or 0 if that is useless. Callers hold mu.
 func (l *loop[T]) storeRetry(err error) time.Duration {
 	l.storeErr = err
-	if !transientStore(storeReason(err)) {
+	if !rollout.Reason(storeReason(err)).Transient() {
 		return 0
 	}
 	l.c.storeFailures++
 	return storeRetry().Delay(l.c.storeFailures)
-}
-
-// hashGateInterval is the time after which a node that is held back asks again.
-const hashGateInterval = time.Minute
-
-// HashGate returns a Config.Admit that admits a share of the nodes to a new
-// configuration: those for which the hash of node name and content falls below
-// percent of its range. The order of the nodes differs between contents, so that
-// the first nodes are not always the same; raising the share adds nodes and
-// removes none. A percent of 0 or less admits no node, 100 or more every node.
-//
-// percent is called each time a node asks. A node that is held back asks again
-// after half a minute to one and a half, at a time that follows from the hash
-// too: when the share is raised, the nodes that it admits don't all restart at
-// once.
-func HashGate(node string, percent func() int) func(context.Context, Payload) (time.Duration, error) {
-	return func(_ context.Context, p Payload) (time.Duration, error) {
-		digest := DigestOf(p.Data)
-		sum := sha256.Sum256(append([]byte(node+"\x00"), digest[:]...))
-		// 2^64 divided by 100 is not whole: the shares differ by less than
-		// one node in 10^17.
-		if share := int(binary.BigEndian.Uint64(sum[:8]) % 100); share < percent() {
-			return 0, nil
-		}
-		fraction := float64(binary.BigEndian.Uint32(sum[8:12])) / (1 << 32)
-		return hashGateInterval/2 + time.Duration(fraction*float64(hashGateInterval)), nil
-	}
 }

@@ -5,9 +5,9 @@ package configcheckpoint
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"time"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 )
 
 // A Digest is the SHA-256 of a payload, and its identity: two payloads with
@@ -23,24 +23,14 @@ func (d Digest) IsZero() bool { return d == Digest{} }
 
 // String returns d in 64 hexadecimal digits, which is also the name of its
 // file in the store.
-func (d Digest) String() string { return hex.EncodeToString(d[:]) }
+func (d Digest) String() string { return rollout.Digest(d).String() }
 
 // MarshalText implements encoding.TextMarshaler.
-func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+func (d Digest) MarshalText() ([]byte, error) { return rollout.Digest(d).MarshalText() }
 
 // UnmarshalText implements encoding.TextUnmarshaler, so that a Digest can be a
 // flag (flag.TextVar). It accepts exactly 64 hexadecimal digits.
-func (d *Digest) UnmarshalText(text []byte) error {
-	if len(text) != hex.EncodedLen(len(d)) {
-		return fmt.Errorf("configcheckpoint: a digest has %d hexadecimal digits, not %d characters", hex.EncodedLen(len(d)), len(text))
-	}
-	var parsed Digest
-	if _, err := hex.Decode(parsed[:], text); err != nil {
-		return fmt.Errorf("configcheckpoint: digest: %w", err)
-	}
-	*d = parsed
-	return nil
-}
+func (d *Digest) UnmarshalText(text []byte) error { return (*rollout.Digest)(d).UnmarshalText(text) }
 
 // A Ref names one configuration. The zero Ref is the built-in default.
 type Ref struct {
@@ -66,4 +56,17 @@ func (r Ref) String() string {
 		return "sha256:" + short
 	}
 	return r.Name + " (sha256:" + short + ")"
+}
+
+// refOf returns the Ref that package rollout knows as r, the zero Ref for nil.
+func refOf(r *rollout.Ref) Ref {
+	if r == nil {
+		return Ref{}
+	}
+	return Ref{Digest: Digest(r.Digest), Name: r.Name, Version: r.Version, Size: r.Size, Time: r.Time}
+}
+
+// core returns r as package rollout knows it.
+func (r Ref) core() rollout.Ref {
+	return rollout.Ref{Digest: rollout.Digest(r.Digest), Name: r.Name, Version: r.Version, Size: r.Size, Time: r.Time}
 }

@@ -6,9 +6,7 @@ package configcheckpoint
 import (
 	"errors"
 	"fmt"
-	"syscall"
 
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	"github.com/kubewright/kubewright/internal/durable"
 )
 
@@ -151,40 +149,3 @@ func (e *ReasonError) Error() string {
 
 // Unwrap returns the cause.
 func (e *ReasonError) Unwrap() error { return e.Err }
-
-// storeReason returns the reason for an error of the store.
-func storeReason(err error) Reason {
-	switch {
-	case errors.Is(err, errTooNew):
-		return ReasonStoreTooNew
-	case errors.Is(err, slotstore.ErrPayload):
-		return ReasonCheckpointCorrupt
-	case errors.Is(err, slotstore.ErrSlots):
-		return ReasonStoreCorrupt
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return ReasonStoreFull
-	case errors.Is(err, syscall.EROFS):
-		return ReasonStoreReadOnly
-	}
-	return ReasonStoreFailed
-}
-
-// beforeRunning reports whether a reason is one for which a configuration is
-// rejected before it has run.
-func beforeRunning(reason Reason) bool {
-	switch reason {
-	case ReasonDecodeFailed, ReasonValidationFailed, ReasonNotAdmitted:
-		return true
-	}
-	return false
-}
-
-// transientStore reports whether a reason names a fault of the store that may
-// pass while the process runs, so that the prevented work is worth a retry.
-func transientStore(reason Reason) bool {
-	switch reason {
-	case ReasonStoreFull, ReasonStoreReadOnly, ReasonStoreFailed:
-		return true
-	}
-	return false
-}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	"github.com/kubewright/kubewright/internal/durable"
 	"github.com/kubewright/kubewright/internal/testmain"
@@ -41,11 +42,11 @@ func storeOn(disk durable.FS) *slotstore.Store {
 }
 
 // stored returns the record that a store holds.
-func stored(s *slotstore.Store) record {
+func stored(s *slotstore.Store) rollout.Record {
 	if s.Record() == nil {
-		return emptyRecord()
+		return rollout.Empty()
 	}
-	r, err := parseRecord(s.Record())
+	r, err := rollout.Parse(s.Record())
 	if err != nil {
 		panic(err)
 	}
@@ -53,8 +54,8 @@ func stored(s *slotstore.Store) record {
 }
 
 // slotOf returns the content of a slot file that holds r.
-func slotOf(r record) ([]byte, error) {
-	text, err := r.encode()
+func slotOf(r rollout.Record) ([]byte, error) {
+	text, err := r.Encode()
 	if err != nil {
 		return nil, err
 	}
@@ -62,12 +63,12 @@ func slotOf(r record) ([]byte, error) {
 }
 
 // decodeSlot returns the record in the content of a slot file.
-func decodeSlot(data []byte) (record, error) {
+func decodeSlot(data []byte) (rollout.Record, error) {
 	text, err := slotstore.DecodeSlot(data)
 	if err != nil {
-		return record{}, err
+		return rollout.Record{}, err
 	}
-	return parseRecord(text)
+	return rollout.Parse(text)
 }
 
 // frame returns the content of a slot file with any text; the text may be too

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 )
 
@@ -451,7 +452,7 @@ func testNewerRecordWithMoreRejections(t *testing.T) {
 	n.kill()
 	newer.Schema, newer.MinReader, newer.Gen = 2, 1, newer.Gen+1
 	for _, text := range []string{"1", "2", "3", "4", "5", "6"} {
-		newer.Rejected = append(newer.Rejected, rejection{Digest: ref(text).Digest, Build: "1", Reason: ReasonUnhealthy, Message: text})
+		newer.Rejected = append(newer.Rejected, rollout.Rejection{Digest: ref(text).core().Digest, Build: "1", Reason: "Unhealthy", Message: text})
 	}
 	slot, err := slotOf(newer)
 	if err != nil {
@@ -467,7 +468,7 @@ func testNewerRecordWithMoreRejections(t *testing.T) {
 	n.delivers("B")
 	n.restarts()
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)
-	if r := n.c.state.rec; len(r.Rejected) != maxRejected || r.Schema != recordSchema {
+	if r := n.c.core.Record(); len(r.Rejected) != rollout.MaxRejected || r.Schema != rollout.Schema {
 		t.Errorf("%+v", r)
 	}
 }

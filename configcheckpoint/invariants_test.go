@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 )
 
@@ -73,13 +74,13 @@ func (in *inspector) consistent(m *machine, disk *slottest.Disk, where string) {
 	if disk.Acked != nil && r.Gen < slottest.Generation(disk.Acked) {
 		in.violated("%s: generation %d is back at %d", where, slottest.Generation(disk.Acked), r.Gen)
 	}
-	for _, ref := range r.refs() {
+	for _, ref := range r.Refs() {
 		if _, err := s.Load(ref.Digest); err != nil {
-			in.violated("%s: payload %s: %v", where, ref, err)
+			in.violated("%s: payload %s: %v", where, ref.Name, err)
 		}
 	}
-	if r.LKG != nil && !m.promoted[r.LKG.Digest] {
-		in.violated("%s: %s is called good and never was", where, r.LKG)
+	if r.LKG != nil && !m.promoted[Digest(r.LKG.Digest)] {
+		in.violated("%s: %s is called good and never was", where, r.LKG.Name)
 	}
 	if err := m.on(disk).boot(); err != nil {
 		in.violated("%s: boot: %v", where, err)
@@ -113,7 +114,7 @@ func (in *inspector) goesOn(m *machine, where string) {
 	if want == "" {
 		want = "default"
 	}
-	if _, rejected := m.c.state.rec.rejection(DigestOf([]byte(want)), "test"); err != nil || m.active.Config != want && !rejected {
+	if _, rejected := m.c.core.Rejection(rollout.Digest(DigestOf([]byte(want)))); err != nil || m.active.Config != want && !rejected {
 		in.violated("%s: delivered %q again: runs %q, %v", where, want, m.active.Config, err)
 	}
 	if _, err := m.run([]step{deliver("next"), boot()}); err != nil || m.active.Config != "next" {
@@ -172,8 +173,8 @@ func TestStartsMustBeDurable(t *testing.T) {
 }
 
 // sameRecord reports whether two records are encoded alike.
-func sameRecord(a, b record) bool {
-	x, errX := a.encode()
-	y, errY := b.encode()
+func sameRecord(a, b rollout.Record) bool {
+	x, errX := a.Encode()
+	y, errY := b.Encode()
 	return errX == nil && errY == nil && string(x) == string(y)
 }

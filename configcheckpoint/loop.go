@@ -8,12 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/report"
@@ -235,15 +235,12 @@ func (l *loop[T]) followStore() {
 // storeNeedsRetry reports whether the store failed in a way that may pass. Callers
 // hold mu.
 func (c *Controller[T]) storeNeedsRetry() bool {
-	return !c.store.Opened() || c.store.Unreadable() != nil || c.unsaved || c.blocked() ||
-		c.state.store != nil && transientStore(c.state.store.Reason)
+	return !c.store.Opened() || c.store.Unreadable() != nil || c.core.Unsaved() || c.blocked() || c.state.store.transient()
 }
 
 // blocked reports whether the assigned configuration was not started because the
 // store failed. Callers hold mu.
-func (c *Controller[T]) blocked() bool {
-	return c.state.skipped != nil && transientStore(c.state.skipped.Reason)
-}
+func (c *Controller[T]) blocked() bool { return c.state.skipped.transient() }
 
 // retryStore is the retry.
 func (l *loop[T]) retryStore() {
@@ -260,7 +257,9 @@ func (l *loop[T]) retryStore() {
 		l.storeErr = err
 		return
 	}
-	c.diverged = c.diverged || blocked && c.blocked()
+	if blocked && c.blocked() {
+		c.apply(rollout.Unblocked{})
+	}
 }
 
 // tryStore opens the store if Boot could not, and reads and writes it if
@@ -274,21 +273,20 @@ func (l *loop[T]) tryStore() error {
 		if err := c.store.Unreadable(); err != nil {
 			return err
 		}
-		// The disk came late, and its record may be newer.
-		c.diverged = candidates(c.state.rec, c.cfg.Build)[0].ref.Digest != c.state.running.Digest
 	}
-	if a := c.state.rec.Assigned; a != nil && c.blocked() {
+	if a := c.core.Record().Assigned; a != nil && c.blocked() {
 		switch _, err := c.store.Load(a.Digest); {
 		case errors.Is(err, slotstore.ErrPayload):
 			// The next delivery repairs it; the last one is at hand.
-			c.state.skipped = c.public(&ReasonError{Reason: ReasonCheckpointCorrupt, Ref: *a, Err: err})
+			c.state.skipped = c.public(&ReasonError{Reason: ReasonCheckpointCorrupt, Ref: refOf(a), Err: err})
 			c.reconsider = true
 			c.notify()
 		case err != nil:
 			return err
 		}
 	}
-	return c.update(func(r record) (record, bool) { return r, true })
+	_, err := c.change(rollout.Retried{})
+	return err
 }
 
 // converge puts the configuration into effect that must run, if another one
@@ -296,16 +294,15 @@ func (l *loop[T]) tryStore() error {
 func (l *loop[T]) converge(ctx context.Context) error {
 	c := l.c
 	c.mu.Lock()
-	want := candidates(c.state.rec, c.cfg.Build)[0].ref
-	diverged := c.diverged
-	c.diverged = false
-	if !diverged || want.Digest == c.state.running.Digest {
+	want, differs := c.core.Wanted()
+	c.apply(rollout.Replacing{})
+	if !differs {
 		c.mu.Unlock()
 		return nil
 	}
 	if c.cfg.Apply == nil {
 		defer c.mu.Unlock()
-		return l.restart(want)
+		return l.restart(refOf(&want))
 	}
 	c.mu.Unlock()
 	return l.apply(ctx)
@@ -315,7 +312,7 @@ func (l *loop[T]) converge(ctx context.Context) error {
 func (l *loop[T]) restart(want Ref) error {
 	l.c.state.restart = true
 	l.c.refresh()
-	return fmt.Errorf("%w: %s instead of %s", ErrRestart, want, l.c.state.running)
+	return fmt.Errorf("%w: %s instead of %s", ErrRestart, want, l.c.state.running())
 }
 
 // apply is a boot within the process: it chooses a configuration and calls Apply,
@@ -328,7 +325,7 @@ func (l *loop[T]) apply(ctx context.Context) error {
 			return errors.Join(ErrRestart, err)
 		}
 		c.mu.Lock()
-		if !failed && found.active.Ref.Digest == c.state.running.Digest {
+		if !failed && found.active.Ref.Digest == c.active.Ref.Digest {
 			// The wanted one can't be started, and the running one is next in line.
 			c.state.skipped = found.skipped
 			c.refresh()
@@ -353,11 +350,11 @@ func (l *loop[T]) apply(ctx context.Context) error {
 		failure := &ReasonError{Reason: ReasonApplyFailed, Ref: found.active.Ref, Err: err}
 		if found.active.Trial {
 			// If this can't be written, it holds in this process anyway.
-			_ = c.rejectConfig(found.active.Ref, ReasonApplyFailed, c.redact(err))
+			_ = c.reject(found.active.Ref, ReasonApplyFailed, c.redact(err), false)
 		}
 		if !found.active.Trial || errors.Is(err, errAbandoned) {
 			defer c.mu.Unlock()
-			return fmt.Errorf("%w: %w", l.restart(candidates(c.state.rec, c.cfg.Build)[0].ref), failure)
+			return fmt.Errorf("%w: %w", l.restart(refOf(&c.core.Candidates()[0].Ref)), failure)
 		}
 		c.mu.Unlock()
 		c.reportError(ctx, fmt.Errorf("configcheckpoint: %w", failure), "Failed to apply a configuration")
@@ -370,7 +367,7 @@ func (l *loop[T]) publish(ctx context.Context) {
 	c.mu.Lock()
 	reports, pruneErr, storeErr := c.reports, c.pruneErr, l.storeErr
 	c.reports, c.pruneErr, l.storeErr = nil, nil, nil
-	healthy := c.state.store == nil && (c.state.refused == nil || !transientStore(c.state.refused.Reason))
+	healthy := c.state.store == nil && !c.state.refused.transient()
 	c.mu.Unlock()
 	c.panicsMu.Lock()
 	panics := c.panics
@@ -405,7 +402,7 @@ func (l *loop[T]) followTrial() {
 	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	onTrial := c.state.onTrial()
+	onTrial := c.core.OnTrial() > 0
 	switch {
 	case onTrial && !l.trial:
 		l.trial = true
@@ -433,116 +430,36 @@ func (l *loop[T]) onCheck(err error) {
 	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !l.trial || !c.state.onTrial() {
+	if !l.trial || c.core.OnTrial() == 0 {
 		return
 	}
 	c.panicked(err)
 	now := time.Now()
-	var r result
-	c.soak, r = c.soak.observe(now, err, c.cfg.Trial)
-	next := c.soak.next(now, c.cfg.Trial)
+	c.apply(rollout.Checked{Healthy: err == nil})
+	next := c.core.NextCheck(now)
 	c.state.health = nil
 	if err != nil {
 		c.state.health = errors.New(c.redact(err))
 	}
 	c.refresh()
-	switch r {
-	case passed:
+	switch c.core.Verdict(now) {
+	case rollout.Passed:
 		if err := c.promote(false); err != nil {
 			next = l.storeRetry(err)
 		}
-	case failed:
-		if err := c.rollBack(ReasonUnhealthy, c.redact(err)); err != nil {
+	case rollout.Failed:
+		if err := c.rollBack(c.redact(err)); err != nil {
 			l.storeErr = err
 		}
-	case undecided:
-		if now.Sub(c.began) >= c.cfg.Trial.Soak && c.state.store == nil {
-			if err := c.update(lasted); err != nil {
+	case rollout.Lasted:
+		if c.state.store == nil {
+			if _, err := c.change(rollout.Lived{}); err != nil {
 				l.storeErr = err
 			}
 		}
+	case rollout.Undecided:
 	}
 	if next > 0 {
 		l.check.Reset(next)
 	}
-}
-
-// errAbandoned is the error of a call that did not return when its context was
-// done.
-var errAbandoned = errors.New("did not return when its deadline had passed")
-
-// abandonAfter is the time that a function has to return after its context is
-// done.
-const abandonAfter = time.Second
-
-// calls runs functions of the program. A function that does not return in time
-// is left behind, because the loop that must roll back a bad configuration can't
-// wait for a function that this configuration has hung.
-type calls struct{ pending sync.WaitGroup }
-
-// start runs f, the function of that name, under a context with a deadline. The channel yields its error,
-// or errAbandoned soon after the deadline. busy is set while f runs; if it is
-// set already, f is not called and the error is errAbandoned. busy may be nil.
-func (c *calls) start(ctx context.Context, name string, timeout time.Duration, busy *atomic.Bool, f func(context.Context) error) <-chan error {
-	// Room for both senders: the second one is never read.
-	result := make(chan error, 2)
-	if busy != nil && !busy.CompareAndSwap(false, true) {
-		result <- errAbandoned
-		return result
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	abandoned := time.AfterFunc(timeout+abandonAfter, func() {
-		result <- fmt.Errorf("%w, after %v", errAbandoned, timeout)
-	})
-	c.pending.Go(func() {
-		defer cancel()
-		err := callback.Contain(name, func() error { return f(ctx) })
-		abandoned.Stop()
-		if busy != nil {
-			busy.Store(false)
-		}
-		result <- err
-	})
-	return result
-}
-
-// do runs f like start and waits for it. It returns soon after ctx is done.
-func (c *calls) do(ctx context.Context, name string, timeout time.Duration, busy *atomic.Bool, f func(context.Context) error) error {
-	result := c.start(ctx, name, timeout, busy, f)
-	select {
-	case err := <-result:
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-result:
-		return err
-	case <-time.After(abandonAfter):
-		return errAbandoned
-	}
-}
-
-// wait waits until every function has returned, or for timeout. It reports
-// whether they have.
-func (c *calls) wait(timeout time.Duration) bool {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.pending.Wait()
-	}()
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
-
-// stoppedTimer returns a timer that does not fire until it is reset.
-func stoppedTimer() *time.Timer {
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
-	return timer
 }

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 )
 
@@ -94,7 +95,7 @@ func testDowngradeDoesNotOverwrite(t *testing.T) {
 	n := proven(t, "A")
 	newer := stored(n.c.store)
 	n.kill()
-	newer.Schema, newer.MinReader, newer.Gen = recordSchema+1, recordSchema+1, newer.Gen+1
+	newer.Schema, newer.MinReader, newer.Gen = rollout.Schema+1, rollout.Schema+1, newer.Gen+1
 	slot, err := slotOf(newer)
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +128,7 @@ func TestDowngradeTakesTheNewestRecord(t *testing.T) {
 	for newest, other := range map[string]string{slotstore.SlotA: slotstore.SlotB, slotstore.SlotB: slotstore.SlotA} {
 		synctest.Test(t, func(t *testing.T) {
 			n := proven(t, "A")
-			committed := func() record {
+			committed := func() rollout.Record {
 				n.c.mu.Lock()
 				defer n.c.mu.Unlock()
 				return stored(n.c.store)
@@ -138,8 +139,8 @@ func TestDowngradeTakesTheNewestRecord(t *testing.T) {
 			n.goes(DefaultSoak)
 			promoted := committed()
 			n.kill()
-			for name, r := range map[string]record{newest: promoted, other: onTrial} {
-				r.Schema, r.MinReader = recordSchema+1, recordSchema+1
+			for name, r := range map[string]rollout.Record{newest: promoted, other: onTrial} {
+				r.Schema, r.MinReader = rollout.Schema+1, rollout.Schema+1
 				slot, err := slotOf(r)
 				if err != nil {
 					t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 )
@@ -37,7 +38,7 @@ func testTyposDontForgetACrashLoop(t *testing.T) {
 	}
 	n.is("A", isFalse, PhaseRolledBack, ReasonCrashLoop)
 	n.delivers("A")
-	for i := range 2 * maxRejected {
+	for i := range 2 * rollout.MaxRejected {
 		n.delivers(fmt.Sprint("bad ", i))
 	}
 	n.delivers("X")

@@ -59,7 +59,7 @@ func testPromotesRunningNotStored(t *testing.T) {
 		t.Errorf("Verdict on what is not assigned any more: %v", err)
 	}
 	n.goes(time.Hour)
-	if lkg := n.c.state.rec.LKG; lkg.Digest != ref("A").Digest {
+	if lkg := n.c.core.Record().LKG; lkg.Digest != ref("A").core().Digest {
 		t.Errorf("%v is called good", lkg)
 	}
 	n.restarts()
@@ -76,18 +76,17 @@ func testClockJumps(t *testing.T) {
 	n.restarts()
 	for _, when := range []time.Time{time.Unix(0, 0), time.Date(2106, 2, 7, 0, 0, 0, 0, time.UTC)} {
 		// As a clock would have had it that was wrong by decades.
-		n.c.mu.Lock()
-		err := n.c.update(func(r record) (record, bool) {
-			a := *r.Assigned
-			a.Time = when
-			r.Assigned = &a
-			return r, true
-		})
-		n.c.mu.Unlock()
+		n.stop(nil)
+		r := n.c.core.Record()
+		a := *r.Assigned
+		a.Time = when
+		r.Assigned = &a
+		slot, err := slotOf(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.stop(nil)
+		n.disk.Put(slotstore.SlotA, slot)
+		n.disk.Put(slotstore.SlotB, slot)
 		n.start()
 		n.goes(DefaultSoak - time.Second)
 		n.is("A", isTrue, PhaseTrial, ReasonTrial)
@@ -237,7 +236,7 @@ func testRepairsInOneProcessArePaced(t *testing.T) {
 	n.delivers("A")
 	n.is("A", isTrue, PhaseGood, ReasonGood)
 	n.stop(nil)
-	if repairs := n.c.state.rec.Repairs; repairs != 0 {
+	if repairs := n.c.core.Record().Repairs; repairs != 0 {
 		t.Errorf("%d repairs are counted, and it ran", repairs)
 	}
 }
@@ -289,7 +288,7 @@ func testRepairsArePacedOverRestarts(t *testing.T) {
 	}
 	n.restarts()
 	n.is("A", isTrue, PhaseGood, ReasonGood)
-	if repairs := n.c.state.rec.Repairs; repairs != 0 {
+	if repairs := n.c.core.Record().Repairs; repairs != 0 {
 		t.Errorf("%d repairs are counted, and it ran", repairs)
 	}
 }

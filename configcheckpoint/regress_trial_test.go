@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 )
 
 // TestTwoBuildsThatTakeTurns: a boot loader tries its two images one after the other.
@@ -18,7 +20,7 @@ import (
 // of which both die was started without end.
 func TestTwoBuildsThatTakeTurns(t *testing.T) { synctest.Test(t, testTwoBuildsThatTakeTurns) }
 func testTwoBuildsThatTakeTurns(t *testing.T) {
-	for _, builds := range []int{2, maxOthers + 1} {
+	for _, builds := range []int{2, rollout.MaxOthers + 1} {
 		n := proven(t, "A")
 		n.delivers("B")
 		n.restarts()
@@ -103,8 +105,8 @@ func testANoteAfterASilentDeathIsCountedOnce(t *testing.T) {
 		n.kill()
 	}
 	n.start()
-	if got := n.c.inspection; got.Deaths != 1 || got.Digest != ref("B").Digest {
-		t.Errorf("%+v, want one death of B", got)
+	if got := n.c.core.Deaths(ref("B").core().Digest); got != 1 {
+		t.Errorf("%d deaths of B, want one", got)
 	}
 }
 

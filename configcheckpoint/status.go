@@ -4,13 +4,13 @@
 package configcheckpoint
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/internal/enum"
 )
 
@@ -83,34 +83,28 @@ func (s Status) Condition(kind corev1.NodeConditionType) corev1.NodeCondition {
 	return c
 }
 
-// NodeCondition returns a function that sets the condition of the given type of
-// a Node from the status at the time of the call. It is a setter for package
-// nodestatus, and never fails.
-func (c *Controller[T]) NodeCondition(kind corev1.NodeConditionType) func(context.Context, *corev1.Node) error {
-	return func(_ context.Context, node *corev1.Node) error {
-		condition := c.Status().Condition(kind)
-		for i := range node.Status.Conditions {
-			if old := &node.Status.Conditions[i]; old.Type == kind {
-				*old = condition
-				return nil
-			}
-		}
-		node.Status.Conditions = append(node.Status.Conditions, condition)
-		return nil
-	}
-}
+// A Role is the part a configuration plays.
+type Role string
 
-// A situation is the input of a Status, and of every decision.
+const (
+	// RoleAssigned is the configuration that the source wants.
+	RoleAssigned Role = "Assigned"
+	// RoleLastKnownGood is the last configuration that passed its trial.
+	RoleLastKnownGood Role = "LastKnownGood"
+	// RolePrevious is the configuration that was last known good before it.
+	RolePrevious Role = "Previous"
+	// RoleDefault is the configuration that Codec.Default returns.
+	RoleDefault Role = "Default"
+)
+
+// A situation is what a Status says: the state of the rollout, and the faults around it.
 //
 // Invariant: skipped is set only while the assigned configuration does not run.
 // Invariant: refused and waiting are about the last payload.
 type situation struct {
-	rec      record
-	build    string
+	core     *rollout.State
 	attempts int // the limit
 
-	running Ref
-	role    Role
 	skipped *ReasonError           // why the assigned configuration was not started
 	store   *ReasonError           // the current fault of the store
 	refused *ReasonError           // why the last payload was not accepted
@@ -121,31 +115,23 @@ type situation struct {
 	health  error                  // of the configuration on trial
 }
 
-// onTrial reports whether the running configuration is assigned, and neither
-// proven nor rejected.
-func (s situation) onTrial() bool {
-	if s.rec.Assigned == nil || s.rec.proven() || s.running.Digest != s.rec.Assigned.Digest {
-		return false
-	}
-	_, rejected := s.rec.rejection(s.running.Digest, s.build)
-	return !rejected
+// running returns the configuration that runs.
+func (s situation) running() Ref {
+	ref, _ := s.core.Running()
+	return refOf(&ref)
 }
 
 // status explains the situation. Since is left zero.
 func (s situation) status() Status {
-	st := Status{Active: s.running, Role: s.role, Attempts: s.attempts}
-	if s.rec.Assigned != nil {
-		st.Assigned = *s.rec.Assigned
-	}
-	if s.rec.LKG != nil {
-		st.LastKnownGood = *s.rec.LKG
-	}
-	if s.onTrial() {
-		st.Attempt = trialOf(s.rec, s.build).Failed + 1
+	rec := s.core.Record()
+	_, role := s.core.Running()
+	st := Status{
+		Active: s.running(), Role: Role(role), Assigned: refOf(rec.Assigned), LastKnownGood: refOf(rec.LKG),
+		Attempt: s.core.OnTrial(), Attempts: s.attempts,
 	}
 	s.explain(&st)
 	s.overlay(&st)
-	st.Message = tidy(st.Message, maxStatusMessage)
+	st.Message = rollout.Tidy(st.Message, maxStatusMessage)
 	return st
 }
 
@@ -155,25 +141,25 @@ const maxStatusMessage = 900
 
 // explain sets the phase and OK from the assigned and the running configuration.
 func (s situation) explain(st *Status) {
-	assigned := st.Assigned
-	x, rejected := s.rec.rejection(assigned.Digest, s.build)
+	assigned, running, proven := st.Assigned, st.Active, s.core.Proven()
+	x, rejected := s.core.Rejection(rollout.Digest(assigned.Digest))
 	switch {
 	case s.store != nil && s.store.Reason == ReasonStoreTooNew:
-		st.set(PhaseDegraded, corev1.ConditionFalse, ReasonStoreTooNew, fmt.Sprintf("%v; running %s", s.store.Err, s.running))
-	case s.running.Digest == assigned.Digest && assigned.Digest.IsZero():
+		st.set(PhaseDegraded, corev1.ConditionFalse, ReasonStoreTooNew, fmt.Sprintf("%v; running %s", s.store.Err, running))
+	case running.Digest == assigned.Digest && assigned.Digest.IsZero():
 		st.set(PhaseDefault, corev1.ConditionTrue, ReasonDefault, "nothing is assigned; running the built-in default")
-	case s.running.Digest == assigned.Digest && s.rec.proven():
-		st.set(PhaseGood, corev1.ConditionTrue, ReasonGood, fmt.Sprintf("running %s", s.running))
-	case s.onTrial():
-		message := fmt.Sprintf("running %s on trial, start %d of %d", s.running, st.Attempt, s.attempts)
+	case running.Digest == assigned.Digest && proven:
+		st.set(PhaseGood, corev1.ConditionTrue, ReasonGood, fmt.Sprintf("running %s", running))
+	case st.Attempt > 0:
+		message := fmt.Sprintf("running %s on trial, start %d of %d", running, st.Attempt, s.attempts)
 		if s.health != nil {
 			message += "; unhealthy: " + s.health.Error()
 		}
 		st.set(PhaseTrial, corev1.ConditionTrue, ReasonTrial, message)
-	case rejected && !s.rec.proven():
-		st.set(PhaseRolledBack, corev1.ConditionFalse, x.Reason, fmt.Sprintf("%s was rejected: %s; running %s", assigned, x.Message, s.running))
+	case rejected && !proven:
+		st.set(PhaseRolledBack, corev1.ConditionFalse, Reason(x.Reason), fmt.Sprintf("%s was rejected: %s; running %s", assigned, x.Message, running))
 	case s.skipped != nil:
-		st.set(PhaseDegraded, corev1.ConditionFalse, s.skipped.Reason, fmt.Sprintf("%s could not be started: %v; running %s", assigned, s.skipped.Err, s.running))
+		st.set(PhaseDegraded, corev1.ConditionFalse, s.skipped.Reason, fmt.Sprintf("%s could not be started: %v; running %s", assigned, s.skipped.Err, running))
 	default:
 		// Assigned a moment ago: the earlier configuration runs until the restart,
 		// and is as right or wrong as it was.
@@ -181,7 +167,7 @@ func (s situation) explain(st *Status) {
 		if s.before != "" {
 			ok = s.before
 		}
-		st.set(PhaseStaged, ok, ReasonStaged, fmt.Sprintf("%s is staged; running %s", assigned, s.running))
+		st.set(PhaseStaged, ok, ReasonStaged, fmt.Sprintf("%s is staged; running %s", assigned, running))
 	}
 }
 

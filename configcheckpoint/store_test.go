@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 )
@@ -66,7 +67,7 @@ func (in *inspector) errorEverywhere(off slottest.Rule, errno error) (points int
 
 // afterError checks a machine one change of whose disk has failed.
 func (in *inspector) afterError(m *machine, err error, where string) {
-	if reason := storeReason(err); err != nil && !transientStore(reason) {
+	if reason := storeReason(err); err != nil && !rollout.Reason(reason).Transient() {
 		in.violated("%s: reported as %s: %v", where, reason, err)
 	}
 	if err == nil && m.c.state.store == nil && m.c.state.refused == nil && m.c.pruneErr == nil {
@@ -191,30 +192,28 @@ func TestThousandUpdatesLeaveBoundedStore(t *testing.T) {
 // room.
 func TestLargestRecordFitsSlot(t *testing.T) {
 	for _, worst := range []string{`"`, `\`, "ÿ", "<", "\u2028", "\x00", "\xff", "日"} {
-		name := tidy(strings.Repeat(worst, 300), maxName)
-		ref := func(n byte) *Ref {
-			return &Ref{
-				Digest: DigestOf([]byte{n}), Name: name, Version: tidy(strings.Repeat(worst, 200), maxVersion),
+		name := rollout.Tidy(strings.Repeat(worst, 300), rollout.MaxName)
+		ref := func(n byte) *rollout.Ref {
+			return &rollout.Ref{
+				Digest: rollout.Digest(DigestOf([]byte{n})), Name: name, Version: rollout.Tidy(strings.Repeat(worst, 200), rollout.MaxVersion),
 				Size: MaxPayloadSize, Time: time.Date(2026, 11, 20, 23, 59, 59, 123456789, time.FixedZone("", -7*3600)),
 			}
 		}
-		build := tidy(strings.Repeat(worst, 200), maxBuild)
-		r := record{
+		build := rollout.Tidy(strings.Repeat(worst, 200), rollout.MaxBuild)
+		r := rollout.Record{
 			Schema: 1000, MinReader: 1, Gen: 1<<64 - 1, Build: build,
 			Assigned: ref(1), LKG: ref(2), Previous: ref(3),
-			Trial: &trialRecord{
+			Trial: &rollout.Trial{
 				Digest: ref(1).Digest, Build: build, Failed: 1 << 30, Rebooted: 1 << 30, Open: true,
-				BootID: strings.Repeat("x", 64), Note: tidy(strings.Repeat(worst, 300), maxMessage),
-				Others: slices.Repeat([]buildStarts{{Build: build, Failed: 1 << 30, Rebooted: 1 << 30}}, maxOthers),
+				BootID: strings.Repeat("x", 64), Note: rollout.Tidy(strings.Repeat(worst, 300), rollout.MaxMessage),
+				Others: slices.Repeat([]rollout.Starts{{Build: build, Failed: 1 << 30, Rebooted: 1 << 30}}, rollout.MaxOthers),
 			},
 		}
-		for n := range byte(2 * maxRejected) {
-			trial := r.Trial
-			r = reject(r, rejection{
-				Digest: DigestOf([]byte{100 + n}), Build: build, Reason: ReasonCheckpointCorrupt,
-				Message: strings.Repeat(worst, 300), Time: ref(1).Time,
+		for n := range byte(rollout.MaxRejected) {
+			r.Rejected = append(r.Rejected, rollout.Rejection{
+				Digest: ref(100 + n).Digest, Build: build, Reason: rollout.CheckpointCorrupt,
+				Message: rollout.Tidy(strings.Repeat(worst, 300), rollout.MaxMessage), Time: ref(1).Time,
 			})
-			r.Trial = trial
 		}
 		slot, err := slotOf(r)
 		if err != nil {
@@ -229,10 +228,10 @@ func TestLargestRecordFitsSlot(t *testing.T) {
 }
 
 func TestRecordRejectsNonsense(t *testing.T) {
-	for _, bad := range []record{
+	for _, bad := range []rollout.Record{
 		{Schema: 0, MinReader: 1},
-		{Schema: 1, MinReader: 1, Assigned: &Ref{}},
-		{Schema: 1, MinReader: 1, Trial: &trialRecord{}},
+		{Schema: 1, MinReader: 1, Assigned: &rollout.Ref{}},
+		{Schema: 1, MinReader: 1, Trial: &rollout.Trial{}},
 	} {
 		slot, err := slotOf(bad)
 		if err != nil {
