@@ -18,15 +18,14 @@ import (
 func TestInvalidConfigNamesEveryField(t *testing.T) {
 	_, err := New(Config[string]{
 		Dir: "../state", Build: "two\nlines", EventRecorder: events.NewFakeRecorder(1),
-		Trial:       Trial{Soak: time.Millisecond, Attempts: -1, Every: -1, Grace: -1},
-		CallTimeout: -1, ShutdownTimeout: -1,
+		Trial: Trial{Soak: time.Millisecond, Attempts: -1, Every: -1, Grace: -1},
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
 		"configcheckpoint: invalid config: ", "Dir: Invalid value", "Codec.Decode: Required", "Source: Required", "Build: Invalid", "EventObject: Required",
-		"Trial.Soak: Invalid", "Trial.Attempts: Invalid", "Trial.Every: Invalid", "Trial.Grace: Invalid", "CallTimeout: Invalid", "ShutdownTimeout: Invalid",
+		"Trial.Soak: Invalid", "Trial.Attempts: Invalid", "Trial.Every: Invalid", "Trial.Grace: Invalid",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
@@ -45,7 +44,7 @@ func TestInvalidConfigNamesEveryField(t *testing.T) {
 	if got := c.cfg.Trial; got.Soak != want.Soak || got.Attempts != want.Attempts || got.Every != want.Every || got.Grace != want.Grace {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if c.Name() != DefaultName || c.cfg.CallTimeout != DefaultCallTimeout || c.cfg.ShutdownTimeout != DefaultShutdownTimeout {
+	if c.Name() != DefaultName {
 		t.Errorf("%+v", c.cfg)
 	}
 }

@@ -122,7 +122,7 @@ func testApplyHangs(t *testing.T) {
 		return nil
 	})
 	n.delivers("B")
-	n.goes(DefaultCallTimeout + abandonAfter + DefaultShutdownTimeout)
+	n.goes(callTimeout + abandonAfter + shutdownTimeout)
 	n.restarts()
 	n.is("A", isFalse, PhaseRolledBack, ReasonApplyFailed)
 }
@@ -228,7 +228,7 @@ func testAdmitWithoutAnswer(t *testing.T) {
 	n.start()
 	n.delivers("B")
 	answers.Store(true)
-	n.goes(2 * DefaultCallTimeout)
+	n.goes(2 * callTimeout)
 	n.restarts()
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)
 }

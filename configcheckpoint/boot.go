@@ -196,10 +196,10 @@ func (c *Controller[T]) beginStart(cand rollout.Candidate) ([]byte, error) {
 }
 
 // decode turns a payload into a configuration that passed validation, within
-// CallTimeout. Functions that take longer are left behind, and count as failed.
+// callTimeout. Functions that take longer are left behind, and count as failed.
 func (c *Controller[T]) decode(ctx context.Context, payload []byte, ref Ref) (T, *ReasonError) {
 	done := make(chan T, 1)
-	err := c.calls.do(ctx, "Codec", c.cfg.CallTimeout, nil, func(context.Context) error {
+	err := c.calls.do(ctx, "Codec", c.callTimeout, nil, func(context.Context) error {
 		config, err := callback.Get("Codec.Decode", func() (T, error) { return c.cfg.Codec.Decode(payload) })
 		if err != nil {
 			return &ReasonError{Reason: ReasonDecodeFailed, Ref: ref, Err: err}

@@ -18,6 +18,15 @@ import (
 // done.
 var errAbandoned = errors.New("did not return when its deadline had passed")
 
+const (
+	// callTimeout is the deadline of each call of Health, Apply and Admit, and of Decode
+	// and Validate together.
+	callTimeout = 30 * time.Second
+	// shutdownTimeout is the time that Run, before it returns, waits for calls that
+	// outlive their contexts.
+	shutdownTimeout = 10 * time.Second
+)
+
 // abandonAfter is the time that a function has to return after its context is
 // done.
 const abandonAfter = time.Second

@@ -29,19 +29,14 @@ const (
 	DefaultEvery = 10 * time.Second
 	// DefaultGrace is the time that Trial.Health may fail without a break.
 	DefaultGrace = time.Minute
-	// DefaultCallTimeout is the deadline of one call of a function of the program.
-	DefaultCallTimeout = 30 * time.Second
-	// DefaultShutdownTimeout is the time that Run waits for calls under way before
-	// it returns.
-	DefaultShutdownTimeout = 10 * time.Second
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "configcheckpoint"
 )
 
 // A Codec turns a payload into the program's configuration.
 //
-// Decode and Validate together have CallTimeout; a payload for which they take
-// longer is rejected, and the call is left behind. A panic counts as an error. A
+// Decode and Validate together have 30 s; a payload for which they take longer is
+// rejected, and the call is left behind. A panic counts as an error. A
 // payload for which they end the process (os.Exit, a stack overflow, no memory)
 // is rejected after Trial.Attempts processes have ended in this way.
 type Codec[T any] struct {
@@ -70,7 +65,8 @@ type Trial struct {
 	Soak time.Duration
 	// Attempts is the number of starts without success that rolls the
 	// configuration back. Keep it below the supervisor's own limit (systemd gives
-	// up after 5 starts in 10 seconds). At least 1. Default: DefaultAttempts.
+	// up after 5 starts in 10 seconds; U-Boot counts starts too, and has a bootlimit).
+	// At least 1. Default: DefaultAttempts.
 	Attempts int
 	// Health returns an error while the process does not do its work. It is
 	// called during a trial only, one call at a time, and must return when ctx
@@ -141,15 +137,6 @@ type Config[T any] struct {
 	// which is reported, the text shows nothing of the error. It must not block.
 	Redact func(err error) string
 
-	// CallTimeout is the deadline of each call of Health, Apply and Admit, and of
-	// Decode and Validate together. At least 1 millisecond. Default:
-	// DefaultCallTimeout.
-	CallTimeout time.Duration
-	// ShutdownTimeout is the time that Run, before it returns, waits for a call
-	// that outlives its context. At least 1 millisecond. Default:
-	// DefaultShutdownTimeout.
-	ShutdownTimeout time.Duration
-
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
 	// ErrorHandler is called with errors that the controller recovers from.
@@ -158,8 +145,8 @@ type Config[T any] struct {
 	// finds. It is called synchronously by Boot and Run and must not block. Default: the
 	// logger of Boot's and Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// EventRecorder records the events listed in docs/operations.md.
-	// Default: none.
+	// EventRecorder records the events listed in docs/operations.md, as the kubelet did
+	// when it took its configuration from a ConfigMap. Default: none.
 	EventRecorder events.EventRecorder
 	// Required with EventRecorder. EventObject is the object of the events,
 	// usually the Node.
@@ -199,8 +186,6 @@ func (cfg *Config[T]) complete() error {
 	problems = append(problems, lifecycle.DefaultInt("Trial.Attempts", &cfg.Trial.Attempts, DefaultAttempts, 1)...)
 	problems = append(problems, lifecycle.DefaultDuration("Trial.Every", &cfg.Trial.Every, DefaultEvery, time.Millisecond)...)
 	problems = append(problems, lifecycle.DefaultDuration("Trial.Grace", &cfg.Trial.Grace, DefaultGrace, time.Millisecond)...)
-	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond)...)
-	problems = append(problems, lifecycle.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond)...)
 	return lifecycle.InvalidConfig("configcheckpoint", problems)
 }
 

@@ -132,8 +132,8 @@ func (w *configMapWatch) run() {
 			return stream, err
 		},
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, w.source.name).String(),
-		ListTimeout:   DefaultCallTimeout,
-		AnswerTimeout: DefaultCallTimeout,
+		ListTimeout:   callTimeout,
+		AnswerTimeout: callTimeout,
 		Retries:       backoff.Policy{Base: time.Second, Cap: 30 * time.Second},
 		Outcome: func(_ context.Context, err error) time.Duration {
 			if first := isExpired(err) && !w.expired; err != nil && !first {

@@ -34,7 +34,8 @@ type Controller[T any] struct {
 	wake     chan struct{} // receives when another goroutine changed the state
 	observer observer
 
-	calls calls
+	calls                        calls
+	callTimeout, shutdownTimeout time.Duration // the constants, except in tests
 
 	// mu guards the fields below. It is held while the disk is written, but never
 	// while a function of the program other than Redact runs.
@@ -92,10 +93,13 @@ func New[T any](cfg Config[T]) (*Controller[T], error) {
 		bootID: bootID,
 		ready:  lifecycle.NewReady(cfg.Name),
 		// The loop is busy longest with one Apply after another.
-		progress: lifecycle.NewProgress(cfg.Name, 4*cfg.CallTimeout+time.Minute),
+		progress: lifecycle.NewProgress(cfg.Name, 4*callTimeout+time.Minute),
 		wake:     make(chan struct{}, 1),
 		observer: observer{hooks: cfg.Hooks, recorder: cfg.EventRecorder, object: cfg.EventObject},
 		store:    store,
+
+		callTimeout: callTimeout, shutdownTimeout: shutdownTimeout,
+
 		core: rollout.New(rollout.Rules{
 			Build: cfg.Build, Attempts: cfg.Trial.Attempts,
 			Soak: cfg.Trial.Soak, Grace: cfg.Trial.Grace, Every: cfg.Trial.Every, Health: cfg.Trial.Health != nil,

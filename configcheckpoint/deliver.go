@@ -135,7 +135,7 @@ func (l *loop[T]) admit(ctx context.Context, ref Ref, p Payload) (failure *Reaso
 	}
 	c.mu.Unlock()
 	answer := make(chan time.Duration, 1)
-	err := c.calls.do(ctx, "Admit", c.cfg.CallTimeout, &l.busy.admit, func(ctx context.Context) error {
+	err := c.calls.do(ctx, "Admit", c.callTimeout, &l.busy.admit, func(ctx context.Context) error {
 		w, err := c.cfg.Admit(ctx, Payload{Data: bytes.Clone(p.Data), Name: p.Name, Version: p.Version})
 		if err == nil {
 			answer <- w

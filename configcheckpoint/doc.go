@@ -55,9 +55,10 @@
 //
 // All methods are safe for concurrent use. Run calls Hooks one after the other from its
 // own goroutine. Decode, Validate, Admit, Apply and Health each run in a goroutine that
-// Boot or Run waits for; a panic is an error. A function that does not return within
-// CallTimeout is left behind, because it must not prevent a roll-back. Only it, or a
-// Source that ignores its context, can outlive Run, after ShutdownTimeout.
+// Boot or Run waits for; a panic is an error. Each call of Admit, Apply and Health has
+// 30 s, and so have Decode and Validate together. A function that takes longer is left
+// behind, because it must not prevent a roll-back. Only it, or a Source that ignores its
+// context, can outlive Run, which waits 10 s for them.
 //
 // # Failure modes
 //

@@ -209,11 +209,11 @@ func TestDecodeThatHangsIsRejected(t *testing.T) {
 				defer close(release)
 				hang(n, release)
 				n.delivers("B")
-				n.goes(DefaultCallTimeout + abandonAfter)
+				n.goes(callTimeout + abandonAfter)
 				n.is("A", isFalse, PhaseGood, ReasonDecodeFailed)
 				n.delivers("B")
 				n.delivers("C")
-				n.goes(DefaultShutdownTimeout) // for the call that is left behind
+				n.goes(shutdownTimeout) // for the call that is left behind
 				n.restarts()
 				n.is("C", isTrue, PhaseTrial, ReasonTrial)
 			})
@@ -238,7 +238,7 @@ func testDecodeThatHangsInBootIsRejected(t *testing.T) {
 	start := time.Now()
 	n.restarts()
 	n.is("A", isFalse, PhaseRolledBack, ReasonDecodeFailed)
-	if took := time.Since(start); took != DefaultCallTimeout+abandonAfter && took != DefaultCallTimeout {
+	if took := time.Since(start); took != callTimeout+abandonAfter && took != callTimeout {
 		t.Errorf("Boot took %v", took)
 	}
 }

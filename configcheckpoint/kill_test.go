@@ -73,12 +73,12 @@ func childAgent(dir string) error {
 	}
 	cfg := childConfig(dir)
 	cfg.Source, cfg.Trial = source, Trial{Soak: time.Second}
-	cfg.CallTimeout, cfg.ShutdownTimeout = 100*time.Millisecond, 100*time.Millisecond
 	cfg.Codec.Decode = decodeDeadly
 	c, err := New(cfg)
 	if err != nil {
 		return err
 	}
+	c.callTimeout, c.shutdownTimeout = 100*time.Millisecond, 100*time.Millisecond
 	a, err := c.Boot(context.Background())
 	if err != nil {
 		return err

@@ -75,8 +75,8 @@ func (c *Controller[T]) Run(ctx context.Context) error {
 	for _, timer := range []*time.Timer{l.again, l.store, l.check} {
 		timer.Stop()
 	}
-	if !c.calls.wait(c.cfg.ShutdownTimeout) {
-		logger.Info("Left a call behind that did not return when its context was done", "timeout", c.cfg.ShutdownTimeout)
+	if !c.calls.wait(c.shutdownTimeout) {
+		logger.Info("Left a call behind that did not return when its context was done", "timeout", c.shutdownTimeout)
 	}
 	c.progress.Stop()
 	c.mu.Lock()
@@ -141,7 +141,7 @@ func (l *loop[T]) follow(ctx context.Context) {
 // after the other.
 func (l *loop[T]) run(ctx context.Context) error {
 	c := l.c
-	beat := time.NewTicker(c.cfg.CallTimeout)
+	beat := time.NewTicker(c.callTimeout)
 	defer beat.Stop()
 	for {
 		c.progress.Beat()
@@ -333,7 +333,7 @@ func (l *loop[T]) apply(ctx context.Context) error {
 			return nil
 		}
 		c.mu.Unlock()
-		err = c.calls.do(ctx, "Apply", c.cfg.CallTimeout, &l.busy.apply, func(ctx context.Context) error { return c.cfg.Apply(ctx, found.active) })
+		err = c.calls.do(ctx, "Apply", c.callTimeout, &l.busy.apply, func(ctx context.Context) error { return c.cfg.Apply(ctx, found.active) })
 		c.mu.Lock()
 		switch {
 		case err == nil:
@@ -421,7 +421,7 @@ func (l *loop[T]) startCheck(ctx context.Context) {
 		return
 	}
 	if l.checked == nil {
-		l.checked = l.c.calls.start(ctx, "Trial.Health", l.c.cfg.CallTimeout, &l.busy.health, health)
+		l.checked = l.c.calls.start(ctx, "Trial.Health", l.c.callTimeout, &l.busy.health, health)
 	}
 }
 
