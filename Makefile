@@ -206,11 +206,18 @@ scale: ## 1,000 nodes and 20,000 pods in one process for ten minutes, and kwok w
 	cd bench && exec "$(CURDIR)/$(BIN)/scale-run" --duration=$(SCALE_DURATION) --nodes=$(SCALE_NODES) --pods=$(SCALE_PODS) --out="$(call absolute,$(SCALE_OUT))" $(SCALE_ARGS)
 
 .PHONY: lint
-lint: vet verify structure vuln ## Vet, staticcheck and govulncheck (pinned) of every module, circles of files, and the list of licences
+lint: vet vet-platforms verify structure vuln ## Vet, staticcheck and govulncheck (pinned) of every module, circles of files, and the list of licences
 	@mkdir -p $(BIN) && GOBIN="$(CURDIR)/$(BIN)" $(GO) install $(STATICCHECK)
 	"$(CURDIR)/$(BIN)/staticcheck" ./...
 	@for m in $(MODULES); do echo "staticcheck $$m"; (cd $$m && "$(CURDIR)/$(BIN)/staticcheck" ./...); done
 	@$(GO) run ./hack/licences $(MODULES) | diff -u DEPENDENCIES.md - || { echo "run make licences"; exit 1; }
+
+# On these the tests do not run, but the packages and their tests must compile.
+PLATFORMS := windows/amd64 darwin/arm64 linux/arm linux/386
+
+.PHONY: vet-platforms
+vet-platforms: ## Vet the root module for Windows, macOS and two processors of 32 bits
+	@for p in $(PLATFORMS); do echo "vet $$p"; CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet ./...; done
 
 .PHONY: structure
 structure: ## How the files of each package use one another; fails for a circle of more than four files (STRUCTURE=-v prints the names)

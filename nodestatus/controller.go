@@ -109,7 +109,8 @@ func (c *Controller) patience() time.Duration {
 
 // Run serves the nodes until ctx is done and then returns nil, after what
 // OnShutdown asks for. It returns an error that wraps [ErrNodeDeleted] if
-// OnDeleted asks for that, and [ErrAlreadyRun] at a second call. An API server that is away or refuses is no reason to return.
+// OnDeleted asks for that, and [ErrAlreadyRun] at a second call. An API server that is
+// away or refuses is no reason to return.
 //
 // It returns after every setter, health check and hook it called has returned:
 // a setter that ignores its context holds it up.

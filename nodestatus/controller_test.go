@@ -58,11 +58,7 @@ func start(t *testing.T, s *apitest.Server, cfg Config) *world {
 		t.Fatal(err)
 	}
 	c.EventHandler() // no watch: most tests count all requests
-	c.clock.check = func(s *status.State, err error) {
-		if err = errors.Join(err, s.Check()); err != nil {
-			t.Error(err)
-		}
-	}
+	checked(t, c)
 	w := &world{T: testlog.New(t), server: s, c: c, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(w.Context())
 	w.cancel = cancel
@@ -76,6 +72,15 @@ func start(t *testing.T, s *apitest.Server, cfg Config) *world {
 	})
 	synctest.Wait()
 	return w
+}
+
+// checked has the invariants of every node checked after each event.
+func checked(t *testing.T, c *Controller) {
+	c.clock.check = func(s *status.State, err error) {
+		if err = errors.Join(err, s.Check()); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // template is a node as a virtual kubelet would describe it.

@@ -7,8 +7,9 @@
 //
 // It does the work of the kubelet's node status manager. It owns the values that those
 // functions set, Ready, and the three conditions of pressure, as False if no setter sets
-// them: kube-controller-manager sets them to Unknown after an outage. It never changes conditions of other writers, taints and labels of administrators, and
-// fields that no function sets.
+// them: kube-controller-manager sets them to Unknown after an outage. It never changes
+// conditions of other writers, taints and labels of administrators, and fields that no
+// function sets.
 //
 // # Usage
 //
@@ -36,8 +37,9 @@
 //
 // After that the controller runs a round of setters and health checks every
 // SyncInterval (10 s), and at once after [Controller.Trigger]. A round never waits for
-// a request. [Controller.Flush] waits until the API server has the status of a round. A change is written within 200 ms, and an unchanged status every
-// ReportInterval (5 min), which costs 12 PATCHes an hour and no GET.
+// a request. [Controller.Flush] waits until the API server has the status of a round. A
+// change is written within 200 ms, and an unchanged status every ReportInterval (5 min),
+// which costs 12 PATCHes an hour and no GET.
 //
 // A write is one strategic merge patch of the status subresource. It carries the UID,
 // so that it can't change another object of the same name; every condition that the
@@ -58,8 +60,8 @@
 // one node run one after another in the order of Config, concurrently with its health
 // checks and requests. A round holds one of Workers for at most 100 ms and then goes on
 // without it, so slow functions of some nodes hold up no others. Hooks are called without
-// locks. SetterFailed, SpecChanged and Overloaded may run at the same time as another hook of the same
-// node. A waiting node has no goroutine and no timer.
+// locks. SetterFailed, SpecChanged and Overloaded may run at the same time as another
+// hook of the same node. A waiting node has no goroutine and no timer.
 //
 // # Failure modes
 //

@@ -29,6 +29,7 @@ func watching(t *testing.T, s *apitest.Server, cfg Config) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	checked(t, c)
 	w := &world{T: testlog.New(t), server: s, c: c, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(w.Context())
 	w.cancel = cancel
