@@ -63,15 +63,15 @@ func ExampleHooks() {
 	controller.Trigger("node-1") // or wait for the next renewal
 	c = <-changed
 	fmt.Println(c.From, "->", c.To, "because of", c.Reason)
-	fmt.Println("renewals:", renewals.Value(), "paused:", nodes.Get("Paused"))
+	fmt.Println("renewals:", renewals.Value(), "gate closed:", nodes.Get("GateClosed"))
 
 	cancel()
 	fmt.Println("stopped:", <-stopped)
-	fmt.Println("held:", nodes.Get("Held"), "paused:", nodes.Get("Paused"))
+	fmt.Println("held:", nodes.Get("Held"), "gate closed:", nodes.Get("GateClosed"))
 	// Output:
 	// Pending -> Held
-	// Held -> Paused because of no sign of life from the runtime
-	// renewals: 1 paused: 1
+	// Held -> GateClosed because of no sign of life from the runtime
+	// renewals: 1 gate closed: 1
 	// stopped: <nil>
-	// held: 0 paused: 0
+	// held: 0 gate closed: 0
 }

@@ -361,7 +361,7 @@ func TestGatesThatHangCloseNoOtherGate(t *testing.T) {
 					name := fmt.Sprintf("node-%05d", i)
 					s, _ := f.controller.Status(name)
 					switch {
-					case hangs(name) && s.Phase != PhasePaused:
+					case hangs(name) && s.Phase != PhaseGateClosed:
 						t.Fatalf("%s, whose gate hangs: %+v", name, s)
 					case !hangs(name) && (s.LastRenewal.IsZero() || time.Since(s.LastRenewal) > 11*time.Second):
 						late++

@@ -87,7 +87,7 @@ type PhaseChanged struct {
 	// Process is the Config.Process of the process that holds the lease, in
 	// PhaseForeign only, and only if that process uses this package.
 	Process string
-	// Reason is the error of Gate or Owner, in PhasePaused and PhaseNoOwner only.
+	// Reason is the error of Gate or Owner, in PhaseGateClosed and PhaseNoOwner only.
 	Reason error
 }
 

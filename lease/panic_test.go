@@ -127,7 +127,7 @@ func TestAPanicInGateOrOwnerConcernsOneNode(t *testing.T) {
 				fail(node)
 				return nil
 			}
-		}, PhasePaused},
+		}, PhaseGateClosed},
 		"Owner": {func(cfg *Config) {
 			cfg.Owner = func(ctx context.Context, node string) (metav1.OwnerReference, error) {
 				fail(node)

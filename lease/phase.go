@@ -16,8 +16,8 @@ const (
 	PhaseHeld
 	// PhaseForeign: another process holds it.
 	PhaseForeign
-	// PhasePaused: Gate does not let it be renewed.
-	PhasePaused
+	// PhaseGateClosed: Gate does not let it be renewed.
+	PhaseGateClosed
 	// PhaseNoOwner: the Node does not exist.
 	PhaseNoOwner
 	// PhaseStopped: the node is no longer managed, or Run has returned.
@@ -26,5 +26,5 @@ const (
 
 // String returns the name of the phase, fit for a label of a metric.
 func (p Phase) String() string {
-	return enum.Name(p, "Pending", "Held", "Foreign", "Paused", "NoOwner", "Stopped")
+	return enum.Name(p, "Pending", "Held", "Foreign", "GateClosed", "NoOwner", "Stopped")
 }

@@ -177,7 +177,7 @@ func TestRollingReplacementIsNotContended(t *testing.T) {
 	})
 }
 
-func TestAClosedGatePausesTheNode(t *testing.T) {
+func TestAClosedGateStopsRenewals(t *testing.T) {
 	var closed error
 	var stuck bool
 	bubble(t, func(f *fixture, cfg *Config) {
@@ -202,7 +202,7 @@ func TestAClosedGatePausesTheNode(t *testing.T) {
 		f.server.ResetJournal()
 		pass(10 * time.Minute)
 		f.wantCalls("")
-		f.wantPhase(PhasePaused)
+		f.wantPhase(PhaseGateClosed)
 		if n := len(f.told.phases); n != 2 {
 			t.Errorf("phases are %v: not only the edge", f.told.phases)
 		}
@@ -233,15 +233,15 @@ func TestAClosedGatePausesTheNode(t *testing.T) {
 		f.server.ResetJournal()
 		pass(5 * time.Minute)
 		f.wantCalls("")
-		f.wantPhase(PhasePaused)
+		f.wantPhase(PhaseGateClosed)
 		if len(f.told.failed) > 0 || len(f.told.errs) != 1 || !strings.Contains(f.told.errs[0].Error(), "no answer within 2.5s") {
 			t.Errorf("a closed gate is no error, and one that does not answer is one: %v %v", f.told.failed, f.told.errs)
 		}
 	})
 }
 
-// A paused node does not fail: the failure after the pause is a new one.
-func TestPauseEndsFailures(t *testing.T) {
+// A node with a closed gate does not fail: the failure after that is a new one.
+func TestAClosedGateEndsFailures(t *testing.T) {
 	var closed atomic.Bool
 	bubble(t, func(f *fixture, cfg *Config) {
 		cfg.Gate = func(context.Context, string) error {
@@ -257,13 +257,13 @@ func TestPauseEndsFailures(t *testing.T) {
 			pass(time.Minute)
 			closed.Store(true)
 			pass(time.Minute)
-			if s := f.status(); s.Phase != PhasePaused || s.Failures != 0 || s.LastError != nil {
+			if s := f.status(); s.Phase != PhaseGateClosed || s.Failures != 0 || s.LastError != nil {
 				t.Errorf("status is %+v", s)
 			}
 			closed.Store(false)
 		}
 		if n := len(f.told.errs); n != 3 {
-			t.Errorf("%d errors were reported, want one before each pause", n)
+			t.Errorf("%d errors were reported, want one before each time", n)
 		}
 	})
 }

@@ -133,9 +133,9 @@ func (r *reporter) phase(ctx context.Context, nodeName string, n *node, said ans
 		changed.Holder, changed.Process = by.Holder, by.Process
 		log.Info("Node lease is held by another process", "lease", lease, "holder", by.Holder, "process", by.Process)
 		r.event(ctx, nodeName, said.owner.UID, reasonForeign, actionRenew, "Lease is held by %v, not by process %q", by, r.process)
-	case PhasePaused:
+	case PhaseGateClosed:
 		changed.Reason = said.gate
-		log.V(2).Info("Paused renewal of node lease", "lease", lease, "reason", said.gate)
+		log.V(2).Info("Not renewing node lease: the gate is closed", "lease", lease, "reason", said.gate)
 	case PhaseNoOwner:
 		changed.Reason = said.ownerErr
 		log.V(2).Info("Stopped renewal of node lease: its Node does not exist", "lease", lease)

@@ -65,7 +65,7 @@ func TestLease(t *testing.T) {
 	}
 	phase("n0", lease.PhaseHeld, lease.PhasePending) // its holder must be found out again
 	phase("n0", lease.PhasePending, lease.PhaseForeign)
-	phase("n1", lease.PhaseHeld, lease.PhasePaused)
+	phase("n1", lease.PhaseHeld, lease.PhaseGateClosed)
 	phase("n2", lease.PhaseHeld, lease.PhaseStopped)
 	phase("n3", lease.PhasePending, lease.PhaseStopped) // never managed
 	phase("n2", lease.PhasePending, lease.PhaseHeld)    // added again
@@ -86,7 +86,7 @@ func TestLease(t *testing.T) {
 		"kubewright_lease_outage_duration_seconds_sum":       60,
 		`kubewright_lease_nodes{phase="Held"}`:               1,
 		`kubewright_lease_nodes{phase="Foreign"}`:            1,
-		`kubewright_lease_nodes{phase="Paused"}`:             1,
+		`kubewright_lease_nodes{phase="GateClosed"}`:             1,
 		"kubewright_lease_contentions_total":                 0,
 		"kubewright_lease_takeovers_total":                   1,
 		"kubewright_lease_overloads_total":                   1,

@@ -136,7 +136,7 @@ func (l *Lease) begin(r *Rules, now Instant, e *Asked) Do {
 	t := l.turn
 	switch {
 	case e.Gate != nil:
-		l.becomePaused()
+		l.becomeGateClosed()
 		l.clearFailures(r, now)
 		return Finish
 	case e.NodeGone:
@@ -144,7 +144,7 @@ func (l *Lease) begin(r *Rules, now Instant, e *Asked) Do {
 		l.clearFailures(r, now)
 		return Finish
 	}
-	if l.phase == Paused || l.phase == NoOwner {
+	if l.phase == GateClosed || l.phase == NoOwner {
 		l.becomePending()
 	}
 	switch l.known {

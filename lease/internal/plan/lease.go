@@ -202,9 +202,9 @@ func (l *Lease) enter(to Phase, from ...Phase) {
 	l.phase = to
 }
 
-func (l *Lease) becomePending() { l.enter(Pending, Held, Foreign, Paused, NoOwner) }
-func (l *Lease) becomeHeld()    { l.enter(Held, Pending, Foreign) }
-func (l *Lease) becomePaused()  { l.enter(Paused, Pending, Held, Foreign, NoOwner) }
+func (l *Lease) becomePending()    { l.enter(Pending, Held, Foreign, GateClosed, NoOwner) }
+func (l *Lease) becomeHeld()       { l.enter(Held, Pending, Foreign) }
+func (l *Lease) becomeGateClosed() { l.enter(GateClosed, Pending, Held, Foreign, NoOwner) }
 
 // becomeForeign gives the lease up to the holder in l.trouble.
 func (l *Lease) becomeForeign() {
@@ -215,12 +215,12 @@ func (l *Lease) becomeForeign() {
 // becomeNoOwner stops all calls: a lease without its Node would be garbage.
 func (l *Lease) becomeNoOwner() {
 	l.forget(unknown)
-	l.enter(NoOwner, Pending, Held, Foreign, Paused)
+	l.enter(NoOwner, Pending, Held, Foreign, GateClosed)
 }
 
 func (l *Lease) becomeStopped() {
 	l.forget(unknown)
-	l.enter(Stopped, Pending, Held, Foreign, Paused, NoOwner)
+	l.enter(Stopped, Pending, Held, Foreign, GateClosed, NoOwner)
 }
 
 // forget drops the object, but not the highest RenewTime.

@@ -20,17 +20,17 @@ type Phase int
 
 // The phases. Those of package lease say what they mean.
 const (
-	Pending Phase = iota // like PhasePending
-	Held                 // like PhaseHeld
-	Foreign              // like PhaseForeign
-	Paused               // like PhasePaused
-	NoOwner              // like PhaseNoOwner
-	Stopped              // like PhaseStopped
+	Pending    Phase = iota // like PhasePending
+	Held                    // like PhaseHeld
+	Foreign                 // like PhaseForeign
+	GateClosed              // like PhaseGateClosed
+	NoOwner                 // like PhaseNoOwner
+	Stopped                 // like PhaseStopped
 )
 
 // String returns the name of the phase.
 func (p Phase) String() string {
-	return [...]string{"Pending", "Held", "Foreign", "Paused", "NoOwner", "Stopped"}[p]
+	return [...]string{"Pending", "Held", "Foreign", "GateClosed", "NoOwner", "Stopped"}[p]
 }
 
 // Rules are the same for all leases of a controller.
