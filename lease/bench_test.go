@@ -19,7 +19,7 @@ import (
 	"github.com/kubewright/kubewright/internal/leasestub"
 )
 
-// BenchmarkL15TenThousandNodes renews the leases of 10,000 nodes over real
+// BenchmarkTenThousandNodes renews the leases of 10,000 nodes over real
 // HTTP/2 and TLS, in real time: some three minutes for each iteration, so run it
 // with -benchtime=1x. With -short it is a tenth of that, at other rates. The API
 // server is another process, and takes 10 ms for each request. It reports, of
@@ -33,7 +33,7 @@ import (
 //	%off               the largest deviation of a second from the steady rate
 //	%off-after         the same, from two intervals after the outage on
 //	CPU-us/renewal     processor time
-func BenchmarkL15TenThousandNodes(b *testing.B) {
+func BenchmarkTenThousandNodes(b *testing.B) {
 	nodes, interval, outage := 10_000, 10*time.Second, time.Minute
 	if testing.Short() {
 		nodes, interval, outage = 1_000, time.Second, 6*time.Second

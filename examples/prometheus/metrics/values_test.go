@@ -86,7 +86,7 @@ func TestLease(t *testing.T) {
 		"kubewright_lease_outage_duration_seconds_sum":       60,
 		`kubewright_lease_nodes{phase="Held"}`:               1,
 		`kubewright_lease_nodes{phase="Foreign"}`:            1,
-		`kubewright_lease_nodes{phase="GateClosed"}`:             1,
+		`kubewright_lease_nodes{phase="GateClosed"}`:         1,
 		"kubewright_lease_contentions_total":                 0,
 		"kubewright_lease_takeovers_total":                   1,
 		"kubewright_lease_overloads_total":                   1,
