@@ -92,14 +92,10 @@ type Config struct {
 	// UID of the Pod, because the kubelet starts a container only after the one before it
 	// has ended; another is the name of a host on which the process holds a lock on a
 	// file. The name of a Pod is not enough: a StatefulSet may reuse it while a node that
-	// does not answer still runs the old Pod. If the promise is broken, as by a clone of a virtual machine, both
-	// lead until one observes a renewal that it did not send, and its term ends with
-	// [ErrLost]. Default: false.
+	// does not answer still runs the old Pod. If the promise is broken, as by a clone of a
+	// virtual machine, both lead until one observes a renewal that it did not send, and
+	// its term ends with [ErrLost]. Default: false.
 	ExclusiveIdentity bool
-	// FallbackAfter is the time after which candidates with the registry
-	// LeaseCandidates claim a free lease themselves, because no coordinator has
-	// assigned it. Default: Timing.LeaseDuration.
-	FallbackAfter time.Duration
 
 	// CallTimeout is the deadline of one API call; a leader gives a call half of
 	// the time that is left, if that is less. 1.1 Timing.RenewInterval +
@@ -170,7 +166,7 @@ func (cfg *Config) rules(id string, strategy spec.Strategy) machine.Rules {
 	return machine.Rules{
 		ID: id, Lease: cfg.Lease, Strategy: strategy, Exclusive: cfg.ExclusiveIdentity, Coordinated: cfg.Registry.native,
 		LeaseDuration: cfg.Timing.LeaseDuration, RenewDeadline: cfg.Timing.RenewDeadline, RenewInterval: cfg.Timing.RenewInterval,
-		AckTimeout: cfg.Timing.AckTimeout, MinTenure: cfg.Timing.MinTenure, FallbackAfter: cfg.FallbackAfter,
+		AckTimeout: cfg.Timing.AckTimeout, MinTenure: cfg.Timing.MinTenure,
 		CallTimeout: cfg.CallTimeout, ShutdownTimeout: cfg.ShutdownTimeout,
 		Labels: cfg.Labels, OwnerReferences: cfg.OwnerReferences, Random: rand.Float64,
 	}
@@ -182,7 +178,6 @@ func (cfg *Config) completeTimes() field.ErrorList {
 	if len(problems) > 0 {
 		timing = Timing{}.WithDefaults() // do not report their consequences
 	}
-	problems = append(problems, valid.DefaultDuration("FallbackAfter", &cfg.FallbackAfter, timing.LeaseDuration, time.Nanosecond)...)
 	problems = append(problems, valid.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, valid.MinCallTimeout)...)
 	return append(problems, valid.DefaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), valid.MinCallTimeout)...)
 }
@@ -254,7 +249,7 @@ func OnLease() Registry { return Registry{} }
 // each candidate. A coordinator chooses: the controller in the API server, if the
 // feature gate CoordinatedLeaderElection is on, or a coordinator.Controller. The API
 // is off by default, and v1beta1 ends with Kubernetes 1.38. If no coordinator
-// assigns a free Lease, candidates claim it after [Config.FallbackAfter].
+// assigns a free Lease, candidates claim it after Timing.LeaseDuration.
 //
 // A LeaseCandidate has fields for versions and for the name of the strategy. Priority
 // and Attributes of a [Peer] are in an annotation that only coordinator.Controller

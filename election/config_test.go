@@ -35,7 +35,7 @@ func TestEveryWrongFieldIsReported(t *testing.T) {
 		Strategy:    StrategyFunc("mine", nil),
 		Timing:      Timing{LeaseDuration: 1500 * time.Millisecond, RenewInterval: -1},
 		Registry:    LeaseCandidates(nil),
-		CallTimeout: -1, ShutdownTimeout: -1, FallbackAfter: -1,
+		CallTimeout: -1, ShutdownTimeout: -1,
 	})
 	if err == nil {
 		t.Fatal("no error")
@@ -43,7 +43,7 @@ func TestEveryWrongFieldIsReported(t *testing.T) {
 	for _, want := range []string{
 		"election: invalid config: ", "Client: Required", "Lead: Required", "Registry: Required", "Lease.Namespace: Invalid", "Lease.Name: Invalid",
 		"Self.Identity: Required", "Self.BinaryVersion: Invalid", "Self.EmulationVersion: Invalid", "Self: Too long",
-		"Strategy: Invalid", "Timing.LeaseDuration: Invalid", "Timing.RenewInterval: Invalid", "CallTimeout: Invalid", "ShutdownTimeout: Invalid", "FallbackAfter: Invalid",
+		"Strategy: Invalid", "Timing.LeaseDuration: Invalid", "Timing.RenewInterval: Invalid", "CallTimeout: Invalid", "ShutdownTimeout: Invalid",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in\n%v", want, err)
@@ -257,16 +257,6 @@ func TestDurationsBeyondAllBounds(t *testing.T) {
 
 // The longest duration is a natural value of these, and must not come out as never.
 func TestNeverIsNotAtOnce(t *testing.T) {
-	inRig(t, func(r *rig) {
-		r.native = true
-		r.config = func(cfg *Config) { cfg.FallbackAfter = math.MaxInt64 }
-		r.put("x")
-		r.start("a")
-		r.sleep(time.Hour)
-		if h := spec.HolderOf(r.lease()); h != "x" {
-			t.Errorf("holder %q", h)
-		}
-	})
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.Timing.MinTenure, cfg.Strategy = math.MaxInt64, HighestPriority(nil) }
 		a := r.start("a")

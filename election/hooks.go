@@ -132,7 +132,7 @@ var (
 
 	// ErrNoCandidateAPI is reported if the API server does not serve
 	// LeaseCandidate in coordination.k8s.io/v1beta1. The candidate continues without
-	// it and claims a vacant lease after [Config.FallbackAfter].
+	// it and claims a vacant lease after another Timing.LeaseDuration.
 	ErrNoCandidateAPI = errors.New("election: LeaseCandidate is not served in coordination.k8s.io/v1beta1 (--runtime-config)")
 	// ErrMixedRegistries is reported if the Lease shows that other candidates
 	// use the other [Registry].

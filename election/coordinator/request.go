@@ -150,10 +150,10 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 	if r.Do == contest.Look {
 		return c.read(ctx, r)
 	}
-	call, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	leases, candidates := c.cfg.Client.Leases(r.key.Namespace), c.cfg.Candidates.LeaseCandidates(r.key.Namespace)
-	body := r.body(c.cfg.LeaseDuration)
+	body := r.body()
 	switch {
 	case r.Do == contest.Collect:
 		err = candidates.Delete(call, r.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID, ResourceVersion: &r.Version}})
@@ -181,7 +181,7 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 // patch, and not an update, keeps fields that are newer than this library. The
 // precondition is the resourceVersion of the observed object, except for unping, because
 // the candidate writes the object too often.
-func (r *request) body(duration time.Duration) []byte {
+func (r *request) body() []byte {
 	metadata, changes := map[string]any{"name": r.key.Name}, map[string]any{}
 	if r.Lease != nil {
 		metadata["uid"], metadata["resourceVersion"] = r.Lease.UID, r.Lease.ResourceVersion
@@ -198,7 +198,7 @@ func (r *request) body(duration time.Duration) []byte {
 	case contest.Assign:
 		now := metav1.NowMicro()
 		changes["holderIdentity"], changes["strategy"], changes["preferredHolder"] = r.Name, r.Strategy, nil
-		changes["leaseDurationSeconds"] = int32(duration / time.Second)
+		changes["leaseDurationSeconds"] = int32(leaseDuration / time.Second)
 		changes["acquireTime"], changes["renewTime"] = now, now
 		changes["leaseTransitions"] = 0
 		if r.Lease != nil {
@@ -217,7 +217,7 @@ func (r *request) body(duration time.Duration) []byte {
 
 // read reads the object of a request.
 func (c *Controller) read(ctx context.Context, r *request) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if r.Do.OfCandidate() {
 		r.gotCandidate, err = c.cfg.Candidates.LeaseCandidates(r.key.Namespace).Get(ctx, r.Name, metav1.GetOptions{})

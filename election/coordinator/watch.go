@@ -66,8 +66,8 @@ func newMirror[T metav1.Object, L runtime.Object](
 	source := listwatch.Config{
 		List:          func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) },
 		Watch:         watch,
-		ListTimeout:   listFactor * c.cfg.CallTimeout,
-		AnswerTimeout: c.cfg.CallTimeout,
+		ListTimeout:   listTimeout,
+		AnswerTimeout: callTimeout,
 		Retries:       spec.Retries(contest.FailedRetry),
 		Outcome:       func(ctx context.Context, err error) time.Duration { return c.watched(ctx, m, err) },
 	}

@@ -44,9 +44,9 @@ func (r *coordinated) observed(time.Duration) {
 func (r *coordinated) assigns() bool  { return true }
 func (r *coordinated) observer() bool { return false }
 
-// turn leaves a free Lease to the coordinator.
+// turn leaves a free Lease to the coordinator for another duration.
 func (r *coordinated) turn() time.Duration {
-	return r.FallbackAfter + time.Duration(r.draw*float64(MaxRank*Stagger))
+	return r.LeaseDuration + time.Duration(r.draw*float64(MaxRank*Stagger))
 }
 
 // weigh gives way to the candidate that a coordinator prefers, after MinTenure

@@ -53,7 +53,7 @@ func testRules() Rules {
 	return Rules{
 		ID: "me", Lease: types.NamespacedName{Namespace: "ns", Name: "lease"}, Strategy: byPriority{}, Exclusive: true,
 		LeaseDuration: 15 * time.Second, RenewDeadline: renewDeadline, RenewInterval: 3 * time.Second,
-		AckTimeout: 5 * time.Second, MinTenure: minTenure, FallbackAfter: 15 * time.Second,
+		AckTimeout: 5 * time.Second, MinTenure: minTenure,
 		CallTimeout: 5 * time.Second, ShutdownTimeout: shutdownTimeout, Random: func() float64 { return 0.5 },
 	}
 }

@@ -29,7 +29,6 @@ type Rules struct {
 	RenewInterval   time.Duration // Timing.RenewInterval
 	AckTimeout      time.Duration // Timing.AckTimeout
 	MinTenure       time.Duration // Timing.MinTenure
-	FallbackAfter   time.Duration // Config.FallbackAfter
 	CallTimeout     time.Duration // Config.CallTimeout
 	ShutdownTimeout time.Duration // Config.ShutdownTimeout
 

@@ -120,14 +120,16 @@ func (c *Contest) Failing() bool {
 // Holder returns the holder of the Lease, "" for none.
 func (c *Contest) Holder() string { return spec.HolderOf(c.lease) }
 
-// expiresAt returns the time at which the Lease expires without another renewal. A
-// candidate that did not claim it in time once may wait for a leader that it might have
-// missed, because it can't watch the Lease. Each assignment that it reads begins that wait
-// again, so the second one is left alone for twice as long.
+// expiresAt returns the time at which the Lease expires without another renewal.
+//
+// A candidate that did not claim it in time may wait for a leader that it might have
+// missed, because it can't watch the Lease, and each assignment that it reads begins that
+// wait again. If it is assigned the Lease as the last resort, it has twice as long as the
+// time before, up to sixteen durations.
 func (c *Contest) expiresAt() time.Time {
 	duration := spec.DurationOf(c.lease, c.rules.LeaseDuration)
-	if c.assignee != nil && c.assignee.doubts > 0 {
-		duration *= 2
+	if c.assignee != nil && c.pulseAt.Before(c.assignee.doubtedUntil) {
+		duration <<= min(c.assignee.doubts, 4)
 	}
 	return c.pulseAt.Add(duration)
 }

@@ -305,3 +305,97 @@ func TestANewCandidateOfTheNameIsNotTheAssignee(t *testing.T) {
 		t.Error("the candidate that is gone is the assignee")
 	}
 }
+
+// A renewal in time needs no decision, and other changes of the Lease do.
+func TestWhichChangesOfTheLeaseNeedADecision(t *testing.T) {
+	renewed := func(l *coordinationv1.Lease) { l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.UnixMicro(999))) }
+	for name, tc := range map[string]struct {
+		holder string
+		after  time.Duration
+		change func(*coordinationv1.Lease)
+		want   bool
+	}{
+		"renewed in time":               {"x", time.Second, renewed, false},
+		"renewed after it was silent":   {"x", 10 * time.Second, renewed, true},
+		"without holder, renewed":       {"", time.Second, renewed, false},
+		"without holder, renewed later": {"", time.Minute, renewed, false},
+		"an annotation":                 {"x", time.Second, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{"a": "b"} }, false},
+		"another holder":                {"x", time.Second, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("y") }, true},
+		"another preferred holder":      {"x", time.Second, func(l *coordinationv1.Lease) { l.Spec.PreferredHolder = ptr.To("y") }, true},
+		"another duration":              {"x", time.Second, func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](30) }, true},
+	} {
+		c := New(decideRules())
+		apply(t, c, decideNow, CandidateSeen{Candidate: candidateAt(1, "a", 1)})
+		apply(t, c, decideNow, LeaseSeen{Lease: leaseAt(10, tc.holder)})
+		next := leaseAt(10, tc.holder)
+		next.ResourceVersion = "11"
+		tc.change(next)
+		if got := apply(t, c, decideNow.Add(tc.after), LeaseSeen{Lease: next}).Decide; got != tc.want {
+			t.Errorf("%s: a decision is needed: %v", name, got)
+		}
+	}
+}
+
+// A decision says for how long the holder was silent, for the report.
+func TestADecisionHasTheSilenceOfTheHolder(t *testing.T) {
+	for holder, want := range map[string]time.Duration{"x": 20 * time.Second, "": 0} {
+		if d := held(holder, 20*time.Second, nominee("a", 1).heardAgo(time.Second)).looked().Next(decideNow); d.Do != Assign || d.Silence != want || d.Lease == nil {
+			t.Errorf("%v of a Lease of %q after a silence of %v, want %v", d, holder, d.Silence, want)
+		}
+	}
+}
+
+// The API server dropped an offer, so none is tried for a while.
+func TestOffersThatAreDropped(t *testing.T) {
+	c := held("b", time.Second, nominee("a", 1).heardAgo(time.Second), nominee("b", 2)).Contest
+	apply(t, c, decideNow, Tick{OffersFrom: decideNow.Add(3 * time.Second)})
+	if d := c.Next(decideNow); d.Do != Wait || d.WakeAt != decideNow.Add(3*time.Second) {
+		t.Errorf("%v until %v", d, d.WakeAt)
+	}
+	apply(t, c, decideNow, Tick{})
+	if d := c.Next(decideNow); d.Do != Offer {
+		t.Errorf("%v after that", d)
+	}
+}
+
+// The second ping of a candidate in one round takes from the pace: another client undoes
+// the first.
+func TestOnlyTheFirstPingOfARoundIsFree(t *testing.T) {
+	c := vacant(nominee("a", 1)).Contest
+	for i := range 14 {
+		d := c.Next(decideNow)
+		if paced := d.Do == Wait; paced != (i == 13) {
+			t.Fatalf("%v after %d pings", d, i)
+		}
+		if d.Do != Wait {
+			apply(t, c, decideNow, Sent{d})
+		}
+	}
+	if d := c.Next(decideNow.Add(10 * time.Second)); d.Do != Ping || !d.first {
+		t.Errorf("%v in the next round", d)
+	}
+}
+
+// The last resort has more time for each assignment. A candidate that is tried again when
+// the doubts are over has not, because others wait for its turn to end.
+func TestTheTimeOfAnAssignment(t *testing.T) {
+	for name, tc := range map[string]struct {
+		doubts  int
+		doubted time.Duration
+		want    time.Duration
+	}{
+		"the first":                    {0, 0, 15 * time.Second},
+		"the last resort":              {1, time.Minute, 30 * time.Second},
+		"the last resort, once more":   {2, time.Minute, time.Minute},
+		"the last resort, for long":    {9, time.Minute, 4 * time.Minute},
+		"tried again after the doubts": {3, 0, 15 * time.Second},
+	} {
+		a := nominee("a", 1)
+		a.doubts, a.doubtedUntil = tc.doubts, decideNow.Add(tc.doubted)
+		c := vacant(a).Contest
+		apply(t, c, decideNow, Answered{To: Decision{Do: Assign, Name: "a"}, Lease: leaseAt(1, "a")})
+		if got := c.expiresAt().Sub(decideNow); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
