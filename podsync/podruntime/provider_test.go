@@ -225,6 +225,18 @@ func TestALogThatHangsDelaysNoEnd(t *testing.T) {
 	})
 }
 
+// A run begins when the message of the one before is known, and after logTimeout at the latest.
+func TestARestartWaitsForTheLog(t *testing.T) {
+	inWorldWith(t, func(w *world) {}, func(w *world) {
+		w.deaf = true
+		c := command("c", "exit 1 1s")
+		c.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+		w.start(podOf(corev1.RestartPolicyAlways, c))
+		time.Sleep(10 * time.Second)
+		w.begun("c", 0, 6*time.Second)
+	})
+}
+
 // Probes have events of their own goroutines, and an Update changes the pod. With -race this
 // fails if both use it.
 func TestEventsOfProbesDoNotRaceWithUpdates(t *testing.T) {
