@@ -22,6 +22,7 @@ var cores = []string{
 	"resourceslice/internal/pool",
 	"nodestatus/internal/status",
 	"podsync/internal/pod",
+	"podsync/podruntime/internal/container",
 	"configcheckpoint/internal/rollout",
 }
 

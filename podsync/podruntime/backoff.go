@@ -38,22 +38,3 @@ func (b Backoff) withDefaults() Backoff {
 	b.Max = max(b.Max, b.Initial)
 	return b
 }
-
-// next returns how long to wait after a run. attempt counts the runs from 0,
-// waited is how long this one had waited itself, and ran how long it has lasted.
-func (b Backoff) next(attempt int, waited, ran time.Duration) time.Duration {
-	switch {
-	case attempt == 0, ran >= b.Reset:
-		return 0
-	case waited == 0:
-		return b.Initial
-	}
-	return min(2*waited, b.Max)
-}
-
-// due returns when a container may be started again that has finished at a time and
-// is to wait. That time was read from a clock that may have been set back since,
-// which is no reason to wait for longer.
-func due(finished time.Time, wait time.Duration, now time.Time) time.Time {
-	return now.Add(min(finished.Add(wait).Sub(now), wait))
-}

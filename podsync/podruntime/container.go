@@ -15,183 +15,101 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/podsync/podenv"
-	"github.com/kubewright/kubewright/podsync/podstatus"
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
-// A container is a container of a pod with its newest run. It belongs to the
-// goroutine of the pod.
-//
-// Invariant: rec and obs are about run attempt, prevRec and prev about an older one.
-// Invariant: busy implies that the run is not being stopped. It may be listed as running already.
-// Invariant: endBy, sent, hook and watch are zero unless run attempt is listed as running.
-// Invariant: reading implies that run attempt has exited and that its message is not noted.
-//
-// check has these sentences as code, and more.
+// A container is a container of a pod with what this process does about it. Its state, m, is in
+// package internal/container. It belongs to the goroutine of the pod.
 type container struct {
 	*corev1.Container
+	kind core.Kind
 	pod  *pod
-	kind kind
+	m    *core.Container
 
-	// The runs, from the Runtime's list and the records.
-	attempt      int // the newest run that is known; -1: none
-	rec, prevRec runRecord
-	obs, prev    *Container // nil: not listed
-	older        []int      // listed runs before prev
-
-	// The next start.
-	busy     bool // Start is under way
-	due      time.Time
-	failure  *failure // of the last start
-	failures int      // in a row
-
-	// The end of the run.
-	reading      bool      // of its log, for the termination message
-	endBy        time.Time // a probe or hook failed: it must have ended by then
-	sent, sentAt time.Time // the deadline of the last Stop and the time of the first
-	hook         context.CancelFunc
-	hookBy       time.Time
-
-	watch *watch
+	watch *watch             // nil: no hook or probe is under way, but preStop
+	hook  context.CancelFunc // of the preStop hook; nil: it is not under way
 }
-
-// A failure is the reason why a container or a sandbox could not be started.
-type failure struct{ reason, backoffReason, message string }
 
 // failureOf returns the failure for an error.
-func failureOf(err error, reason string) *failure {
-	f := &failure{reason: reason, message: err.Error()}
+func failureOf(err error, reason string) *core.Failure {
+	f := &core.Failure{Reason: reason, Message: err.Error()}
 	if e := (*StartError)(nil); errors.As(err, &e) {
-		f.reason, f.backoffReason = e.Reason, e.BackoffReason
-		f.message = e.Err.Error()
+		f.Reason, f.BackoffReason = e.Reason, e.BackoffReason
+		f.Message = e.Err.Error()
 	}
 	return f
-}
-
-// maxPreparation is the longest wait after a start that has failed.
-const maxPreparation = time.Minute
-
-// retryIn returns the wait after the nth failure in a row, counted from 0.
-func (f *failure) retryIn(n int, b Backoff) time.Duration {
-	if f.backoffReason != "" { // it has the kubelet's back-off for pulls
-		return min(b.Initial<<min(n, 10), b.Max)
-	}
-	return min(time.Second<<min(n, 10), maxPreparation)
 }
 
 func (c *container) id(attempt int) ContainerID {
 	return ContainerID{c.pod.ref.UID, c.Name, attempt}
 }
 
-// view returns the input of decide.
-func (c *container) view() view {
-	v := view{spec: c.Container, kind: c.kind, due: c.due, replace: c.rec.Replace, again: c.inPast()}
-	switch {
-	case c.busy:
-		v.phase = starting
-	case c.obs == nil || c.obs.State == ContainerCreated:
-	case c.obs.State == ContainerRunning:
-		v.phase, v.started = running, c.rec.Started
-		v.endBy, v.sent, v.sentAt, v.hookBy = c.endBy, c.sent, c.sentAt, c.hookBy
-		switch {
-		case c.hook != nil:
-			v.hook = hookRunning
-		case c.handler(true) != nil && !c.rec.PreStopped:
-			v.hook = hookDue
+// apply records a fact, and writes the record of the newest run if it has changed. A disk that
+// is full keeps nothing from going on: the next Provider runs the hook or probe again. It reports
+// whether the fact can be true.
+func (c *container) apply(fact core.Event) bool {
+	attempt, before := c.m.Attempt(), c.m.Record()
+	if err := c.m.Apply(time.Now(), fact); err != nil {
+		klog.FromContext(c.pod.ctx).Error(err, "A container is in another state than expected")
+		if f := c.pod.p.checked; f != nil {
+			f(err)
 		}
-	case c.inPast():
-	default:
-		v.phase, v.exit = ended, c.obs.ExitCode
+		return false
 	}
-	return v
-}
-
-// inPast reports whether the newest run does not count, because all containers of
-// the pod start again.
-func (c *container) inPast() bool {
-	last, ok := c.pod.past.Runs[c.Name]
-	return ok && c.attempt <= last
+	if c.m.Attempt() != attempt {
+		c.unwatch(false)
+		c.endHook()
+		before = core.Record{}
+	}
+	if _, ok := fact.(core.Starting); ok || c.m.Record() == before {
+		return true // a launch writes the record of its run
+	}
+	if err := record.Write(runFile(c.pod.dir, c.Name, c.m.Attempt()), c.m.Record()); err != nil {
+		klog.FromContext(c.pod.ctx).Error(err, "The record of a container is not on disk", "container", c.Name)
+	}
+	return true
 }
 
 // take updates the container from the Runtime's list. runs are those of the
 // container, by attempt.
 func (c *container) take(runs []Container) {
-	if n := len(runs); n > 0 && runs[n-1].ID.Attempt > c.attempt {
-		// A run without a record: the directory was lost, or its disk.
-		c.advance(runs[n-1].ID.Attempt, runRecord{})
-	}
-	c.obs, c.prev, c.older = nil, nil, nil
+	listed := core.Listed{Resources: c.wanted()}
 	for i := range runs {
-		switch run := &runs[i]; {
-		case run.ID.Attempt == c.attempt:
-			c.obs = run
-		default:
-			if c.prev != nil {
-				c.older = append(c.older, c.prev.ID.Attempt)
-			}
-			c.prev = run
-		}
+		r := &runs[i]
+		listed.Runs = append(listed.Runs, core.Run{
+			Attempt: r.ID.Attempt, State: core.State(r.State), RuntimeID: r.RuntimeID, ImageID: r.ImageID, StartedAt: r.StartedAt,
+			FinishedAt: r.FinishedAt, ExitCode: r.ExitCode, Signal: r.Signal, Reason: r.Reason, Message: r.Message,
+		})
 	}
-	if c.obs == nil && !c.busy && !c.rec.Ran.IsZero() {
-		if c.rec.Lost.IsZero() {
-			c.note(func(r *runRecord) { r.Lost, r.Noted = time.Now(), true })
-		}
-		c.obs = c.lost(c.attempt, c.rec)
-	}
-	if c.prev == nil && c.attempt > 0 && !c.prevRec.Lost.IsZero() {
-		c.prev = c.lost(c.attempt-1, c.prevRec)
+	ending := c.m.Ending()
+	c.apply(listed)
+	if !ending && c.m.Ending() {
+		c.noteReplaced()
 	}
 	switch {
-	case c.obs == nil:
-	case c.obs.State == ContainerRunning:
-		if c.rec.Ran.IsZero() {
-			c.note(func(r *runRecord) {
-				if r.Image == "" { // started by a Provider whose record is gone
-					r.Image, r.Resources = c.Image, c.wanted()
-				}
-				if r.Ran = c.obs.StartedAt; r.Ran.IsZero() {
-					r.Ran = time.Now()
-				}
-				if !c.watched() {
-					r.PostStarted, r.Started, r.Ready = true, true, true
-				}
-			})
-		}
+	case c.m.MayBeProbed():
 		c.observe()
-		if c.rec.Image != c.Image {
-			c.replace()
-		}
-	case c.obs.State == ContainerExited:
-		c.noteExit()
+	case !c.m.Listed(core.Running):
+		c.unwatch(false)
+		c.endHook()
 	}
-}
-
-// lost returns a run that ran and that the Runtime no longer lists.
-func (c *container) lost(attempt int, rec runRecord) *Container {
-	return &Container{
-		ID: c.id(attempt), State: ContainerExited, StartedAt: rec.Ran, FinishedAt: rec.Lost,
-		ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "the runtime no longer has the container",
+	if c.m.NeedsMessage() {
+		c.readMessage()
 	}
-}
-
-// advance makes attempt the newest run.
-func (c *container) advance(attempt int, rec runRecord) {
-	c.unwatch(false)
-	if c.attempt >= 0 {
-		c.prevRec, c.prev = c.rec, c.obs
-	}
-	c.attempt, c.rec, c.obs = attempt, rec, nil
-	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, nil, time.Time{}
 }
 
 // replace ends the run because of a change of its spec.
 func (c *container) replace() {
-	if c.kind == ephemeral || c.pod.deadline != nil || !c.endBy.IsZero() {
-		return
+	ending := c.m.Ending()
+	if c.apply(core.Replaced{}); !ending && c.m.Ending() {
+		c.noteReplaced()
 	}
+}
+
+func (c *container) noteReplaced() {
 	c.pod.event(corev1.EventTypeNormal, "Killing", "Stopping", "Container %s definition changed, will be restarted", c.Name)
-	c.note(func(r *runRecord) { r.Replace = true })
-	c.endBy = time.Now().Add(grace(c.pod.spec))
 }
 
 // wanted returns the text of the grant that the container must have.
@@ -199,23 +117,15 @@ func (c *container) wanted() string { return grantOf(c.pod.spec, c.Container).te
 
 // start begins the next run.
 func (c *container) start() {
-	if c.reading {
-		return // decide is called again when it has ended
+	if !c.apply(core.Starting{Resources: c.wanted()}) {
+		return
 	}
-	attempt, rec := max(c.attempt, 0), runRecord{Image: c.Image, Resources: c.wanted()}
-	if c.obs != nil && c.obs.State == ContainerExited {
-		attempt, rec.Waited = c.attempt+1, c.delay()
-	}
-	if attempt != c.attempt {
-		c.advance(attempt, rec)
-	}
-	c.rec, c.busy = rec, true
-	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.labelled(), id: c.id(attempt), rec: rec, sandbox: c.pod.sandbox, addresses: c.pod.addresses(), grow: c.pod.mustGrow()}
+	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.labelled(), id: c.id(c.m.Attempt()), rec: c.m.Record(), sandbox: c.pod.sandbox, addresses: c.pod.addresses(), grow: c.pod.mustGrow()}
 	ctx := c.pod.starting
 	c.pod.p.wg.Go(func() {
 		err := l.pull(ctx)
 		var env podenv.Environment
-		if err == nil { // which may wait for the API server, and takes no place meanwhile
+		if err == nil { // which may wait for the API server, and takes no place in the meantime
 			env, err = l.resolve(ctx)
 		}
 		if err == nil {
@@ -226,64 +136,36 @@ func (c *container) start() {
 			c.pod.p.gate.leave()
 		}
 		c.pod.do(func() {
-			c.busy, c.pod.stale = false, true
+			c.pod.stale = true
 			switch {
 			case err == nil:
-				c.failure, c.failures = nil, 0
-				c.due = time.Now().Add(retryKeep) // a Runtime that lists it late is not called without end
+				c.apply(core.StartEnded{})
 			case errors.Is(err, ErrMayHaveRun):
-				c.failure, c.failures = nil, 0
-				c.note(func(r *runRecord) { r.Ran = time.Now() }) // and is lost, since it is not listed
-			case ctx.Err() == nil: // else the pod stops
+				c.apply(core.StartEnded{MayHaveRun: true})
+			case ctx.Err() == nil:
 				c.failed(failureOf(err, "RunContainerError"))
+			default: // the pod stops
+				c.apply(core.StartEnded{GivenUp: true})
 			}
 		})
 	})
 }
 
 // failed puts off the next try to start.
-func (c *container) failed(f *failure) {
-	klog.FromContext(c.pod.ctx).V(2).Info("A container can't start", "container", c.Name, "reason", f.reason, "message", f.message)
-	c.pod.event(corev1.EventTypeWarning, "Failed", "Starting", "Error: %s: %s", f.reason, f.message)
-	c.failure = f
-	c.due = time.Now().Add(f.retryIn(c.failures, c.pod.p.cfg.Backoff))
-	c.failures++
+func (c *container) failed(f *core.Failure) {
+	klog.FromContext(c.pod.ctx).V(2).Info("A container can't start", "container", c.Name, "reason", f.Reason, "message", f.Message)
+	c.pod.event(corev1.EventTypeWarning, "Failed", "Starting", "Error: %s: %s", f.Reason, f.Message)
+	c.apply(core.StartEnded{Failure: f})
 }
 
-// delay returns the time for which the next run is held back.
-func (c *container) delay() time.Duration {
-	var ran time.Duration
-	if !c.obs.StartedAt.IsZero() {
-		ran = c.obs.FinishedAt.Sub(c.obs.StartedAt)
-	}
-	return c.pod.p.cfg.Backoff.next(c.attempt, c.rec.Waited, ran)
-}
-
-// noteExit records an exit and its consequences.
-func (c *container) noteExit() {
-	c.unwatch(false)
-	if c.hook != nil {
-		c.hook()
-	}
-	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, nil, time.Time{}
-	c.due = due(c.obs.FinishedAt, c.delay(), time.Now())
-	if c.inPast() && !podstatus.RestartsPod(c.Container, c.obs.ExitCode) {
-		c.due = time.Time{} // only the container that asked for the restart is held back
-	}
-	if c.rec.Noted || c.reading {
-		return
-	}
+// readMessage reads the termination message of the newest run, which has exited.
+func (c *container) readMessage() {
 	message := tail(messagePath(c.pod.dir, c.Name), maxMessage)
-	if message == "" && c.obs.ExitCode != 0 && c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.pod.p.caps.tailer != nil {
+	if message == "" && c.m.Run().ExitCode != 0 && c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.pod.p.caps.tailer != nil {
 		c.readLog()
 		return
 	}
-	c.noteMessage(message)
-}
-
-// noteMessage records the termination message of the newest run.
-func (c *container) noteMessage(message string) {
-	c.note(func(r *runRecord) { r.Message, r.Noted, r.Ready = message, true, false })
+	c.apply(core.MessageRead{Attempt: c.m.Attempt(), Message: message})
 }
 
 // logTimeout is the time that the end of a log may take. Until then the container is not started
@@ -292,41 +174,34 @@ const logTimeout = 5 * time.Second
 
 // readLog reads the termination message from the log of the newest run.
 func (c *container) readLog() {
-	c.reading = true
-	p, id := c.pod, c.id(c.attempt)
+	c.apply(core.MessageReading{})
+	p, id := c.pod, c.id(c.m.Attempt())
 	p.p.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, logTimeout)
 		defer cancel()
 		data, err := p.p.caps.tailer.LogTail(ctx, id, maxMessageOfLog)
 		p.do(func() {
-			c.reading = false
-			if err != nil {
-				if p.ctx.Err() != nil {
-					return // the next process reads it
-				}
+			switch {
+			case err != nil && p.ctx.Err() != nil:
+				c.apply(core.MessageGivenUp{}) // the next process reads it
+				return
+			case err != nil:
 				klog.FromContext(p.ctx).V(2).Info("The log of a container can't be read", "container", c.Name, "err", err)
 			}
-			if c.attempt != id.Attempt {
-				return // it was started without this process
-			}
-			c.noteMessage(strings.ToValidUTF8(string(data), "\uFFFD"))
+			c.apply(core.MessageRead{Attempt: id.Attempt, Message: strings.ToValidUTF8(string(data), "\uFFFD")})
 		})
 	})
 }
 
-// stop asks the Runtime to end the run by a time.
-func (c *container) stop(by time.Time) {
+// stop asks the Runtime to end the run by a time. With reset its exit code says nothing about its
+// work.
+func (c *container) stop(by time.Time, reset bool) {
 	c.unwatch(true)
-	if c.hook != nil {
-		c.hook()
-		c.hook = nil
-		c.note(func(r *runRecord) { r.PreStopped = true })
+	if !c.apply(core.StopSent{By: by, Reset: reset}) {
+		return
 	}
-	if c.sentAt.IsZero() {
-		c.sentAt = time.Now()
-	}
-	c.sent = by
-	p, id, opts := c.pod, c.id(c.attempt), StopOptions{Deadline: by}
+	c.endHook()
+	p, id, opts := c.pod, c.id(c.m.Attempt()), StopOptions{Deadline: by}
 	p.p.wg.Go(func() {
 		err := p.p.cfg.Runtime.Stop(p.ctx, id, opts)
 		p.do(func() { p.stale = true })
@@ -334,17 +209,21 @@ func (c *container) stop(by time.Time) {
 			return
 		}
 		klog.FromContext(p.ctx).Error(err, "The container can't be stopped", "container", id.Name)
-		p.after(time.Second, func() {
-			if c.attempt == id.Attempt && c.sent.Equal(by) {
-				c.sent = time.Time{} // so that decide stops it again
-			}
-		})
+		p.after(time.Second, func() { c.apply(core.StopFailed{Attempt: id.Attempt, By: by}) })
 	})
+}
+
+// endHook cancels the preStop hook if it is under way.
+func (c *container) endHook() {
+	if c.hook != nil {
+		c.hook()
+		c.hook = nil
+	}
 }
 
 // prune removes the runs before the previous one.
 func (c *container) prune() {
-	for _, attempt := range c.older {
+	for _, attempt := range c.m.Older() {
 		id := c.id(attempt)
 		if c.pod.removing[id] {
 			continue
@@ -356,7 +235,7 @@ func (c *container) prune() {
 			delete(c.pod.removing, id)
 			if err != nil {
 				klog.FromContext(c.pod.ctx).Error(err, "An old run is still there", "container", id.Name, "attempt", id.Attempt)
-				c.pod.retry(killRetry)
+				c.pod.retry(core.KillRetry)
 			}
 		})
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"slices"
 	"time"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/podsync"
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
 const (
@@ -33,41 +33,55 @@ const (
 	maxPath = 4096
 )
 
-// watchDisk evicts pods that exceed one of their limits of disk usage.
-func (p *Provider) watchDisk(ctx context.Context) {
-	for wait := p.cfg.DiskInterval; sleep(ctx, wait); {
+// A diskGuard evicts pods that exceed one of their limits of disk usage.
+type diskGuard struct {
+	interval, timeout time.Duration
+	meter             DiskMeter // nil: containers are not measured
+	evict             func(podsync.Ref, podsync.Eviction) error
+	// pods returns the pods that run, with the resources in force.
+	pods func() []diskPod
+}
+
+// A diskPod is a pod that is measured.
+type diskPod struct {
+	ctx  context.Context // for logs
+	ref  podsync.Ref
+	dir  string
+	spec *corev1.Pod
+}
+
+// run measures the pods, one after the other, until ctx is done.
+func (g *diskGuard) run(ctx context.Context) {
+	for wait := g.interval; sleep(ctx, wait); {
 		began := time.Now()
-		p.mu.Lock()
-		pods := slices.Collect(maps.Values(p.pods))
-		p.mu.Unlock()
-		for _, pod := range pods {
-			if spec := p.room.spec(pod.ref.UID); spec != nil && ctx.Err() == nil {
-				p.checkDisk(ctx, pod, spec)
+		for _, pod := range g.pods() {
+			if ctx.Err() == nil {
+				g.check(ctx, pod)
 			}
 		}
-		wait = max(p.cfg.DiskInterval, diskShare*time.Since(began))
+		wait = max(g.interval, diskShare*time.Since(began))
 	}
 }
 
-// checkDisk measures one pod and evicts it if it exceeds a limit.
-func (p *Provider) checkDisk(ctx context.Context, pod *pod, spec *corev1.Pod) {
-	total, limited := LimitOf(spec, corev1.ResourceEphemeralStorage)
-	if priority(spec) >= systemCritical || !limited && !slices.ContainsFunc(spec.Spec.Volumes, hasSizeLimit) {
+// check measures one pod and evicts it if it exceeds a limit.
+func (g *diskGuard) check(ctx context.Context, pod diskPod) {
+	total, limited := LimitOf(pod.spec, corev1.ResourceEphemeralStorage)
+	if priority(pod.spec) >= systemCritical || !limited && !slices.ContainsFunc(pod.spec.Spec.Volumes, hasSizeLimit) {
 		return
 	}
-	usage, err := p.measure(ctx, pod, spec, limited)
+	usage, err := g.measure(ctx, pod, limited)
 	if err != nil {
 		if ctx.Err() == nil {
 			klog.FromContext(pod.ctx).Error(err, "The disk usage of a pod can't be measured")
 		}
 		return
 	}
-	message := usage.exceeds(spec, total, limited)
+	message := usage.exceeds(pod.spec, total, limited)
 	if message == "" {
 		return
 	}
 	err = contain(pod.ctx, "Config.Evict", func() error {
-		return p.cfg.Evict(pod.ref, podsync.Eviction{Message: message, Grace: time.Second, OwnLimit: true})
+		return g.evict(pod.ref, podsync.Eviction{Message: message, Grace: time.Second, OwnLimit: true})
 	})
 	if err != nil && !errors.Is(err, podsync.ErrNotFound) {
 		klog.FromContext(pod.ctx).Error(err, "A pod that exceeds a limit of disk usage can't be evicted yet", "limit", message)
@@ -80,10 +94,10 @@ type diskUsage struct{ volumes, containers map[string]int64 }
 
 // measure returns the disk usage of a pod, that of its containers only if containers
 // is set.
-func (p *Provider) measure(ctx context.Context, pod *pod, spec *corev1.Pod, containers bool) (u diskUsage, err error) {
+func (g *diskGuard) measure(ctx context.Context, pod diskPod, containers bool) (u diskUsage, err error) {
 	u.volumes = map[string]int64{}
-	for i := range spec.Spec.Volumes {
-		v := &spec.Spec.Volumes[i]
+	for i := range pod.spec.Spec.Volumes {
+		v := &pod.spec.Spec.Volumes[i]
 		if v.EmptyDir == nil {
 			continue
 		}
@@ -100,10 +114,10 @@ func (p *Provider) measure(ctx context.Context, pod *pod, spec *corev1.Pod, cont
 			return u, fmt.Errorf("volume %s: %w", v.Name, err)
 		}
 	}
-	if containers && p.caps.meter != nil {
-		ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	if containers && g.meter != nil {
+		ctx, cancel := context.WithTimeout(ctx, g.timeout)
 		defer cancel()
-		u.containers, err = p.caps.meter.DiskUsage(ctx, pod.ref.UID)
+		u.containers, err = g.meter.DiskUsage(ctx, pod.ref.UID)
 	}
 	return u, err
 }
@@ -130,7 +144,7 @@ func (u diskUsage) exceeds(pod *corev1.Pod, total resource.Quantity, limited boo
 	}
 	for _, c := range containersOf(&pod.Spec) {
 		q, ok := c.Resources.Limits[corev1.ResourceEphemeralStorage]
-		if ok && q.Sign() > 0 && (c.kind == regular || c.kind == sidecar) && q.CmpInt64(u.containers[c.Name]) < 0 {
+		if ok && q.Sign() > 0 && (c.kind == core.Regular || c.kind == core.Sidecar) && q.CmpInt64(u.containers[c.Name]) < 0 {
 			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q.", c.Name, &q)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/podsync"
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
 // The reasons of rejections, as the kubelet has them. OutOf is followed by the name
@@ -103,7 +104,7 @@ func (a hostPort) conflicts(b hostPort) bool {
 // hostPorts returns the ports of the node that a pod takes.
 func hostPorts(pod *corev1.Pod) (ports []hostPort) {
 	for _, c := range containersOf(&pod.Spec) {
-		if c.kind == initKind || c.kind == ephemeral {
+		if c.kind == core.Init || c.kind == core.Ephemeral {
 			continue
 		}
 		for _, p := range c.Ports {

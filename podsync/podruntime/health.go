@@ -13,20 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/kubewright/kubewright/internal/record"
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
-
-// note changes the record of the newest run and writes it. A disk that is full
-// keeps nothing from going on: the next Provider runs the hook or probe again.
-func (c *container) note(change func(*runRecord)) {
-	before := c.rec
-	if change(&c.rec); c.rec == before {
-		return
-	}
-	if err := record.Write(runFile(c.pod.dir, c.Name, c.attempt), c.rec); err != nil {
-		klog.FromContext(c.pod.ctx).Error(err, "The record of a container is not on disk", "container", c.Name)
-	}
-}
 
 // A watch is the hooks and probes of one run. Canceling essential ends all of it;
 // canceling live ends all but the readiness probe, which goes on while the container
@@ -37,21 +25,16 @@ type watch struct {
 	essential context.CancelFunc
 }
 
-// observe begins the hooks and probes of a run that is listed as running.
+// observe begins the hooks and probes of a run that may be probed.
 func (c *container) observe() {
-	if !c.watched() || c.watch != nil || c.pod.deadline != nil || !c.endBy.IsZero() {
+	if c.watch != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(c.pod.ctx)
 	live, cancelLive := context.WithCancel(ctx)
-	c.watch = &watch{c.attempt, cancelLive, cancel}
-	a := &attendant{c: c, attempt: c.attempt, target: c.target(), startedAt: c.rec.Ran, begin: c.rec}
+	c.watch = &watch{c.m.Attempt(), cancelLive, cancel}
+	a := &attendant{c: c, attempt: c.m.Attempt(), target: c.target(), startedAt: c.m.Record().Ran, begin: c.m.Record()}
 	c.pod.p.wg.Go(func() { a.attend(ctx, live, c.handler(false)) })
-}
-
-// watched reports whether a run has a postStart hook or probes.
-func (c *container) watched() bool {
-	return c.handler(false) != nil || c.StartupProbe != nil || c.LivenessProbe != nil || c.ReadinessProbe != nil
 }
 
 // unwatch ends the hooks and probes of a run, except for the readiness probe if
@@ -69,7 +52,7 @@ func (c *container) unwatch(ready bool) {
 
 // target returns the target for probes and hooks of the newest run.
 func (c *container) target() target {
-	return target{c.pod.p, c.id(c.attempt), c.Container, c.pod.addresses().PodIPs[0]}
+	return target{c.pod.p.caps.execer, c.pod.p.cfg.GRPC, c.id(c.m.Attempt()), c.Container, c.pod.addresses().PodIPs[0]}
 }
 
 // An attendant runs hooks and probes of one run, in a goroutine of its own.
@@ -78,23 +61,20 @@ type attendant struct {
 	attempt   int
 	target    target
 	startedAt time.Time
-	begin     runRecord // the record at the beginning
+	begin     core.Record // the record at the beginning
 }
 
-// do calls change in the pod's goroutine if the run is still the newest one.
-func (a *attendant) do(change func(*runRecord)) {
-	a.c.pod.do(func() {
-		if c := a.c; c.attempt == a.attempt && c.obs != nil && c.obs.State == ContainerRunning {
-			c.note(change)
-		}
-	})
+// probed records a result in the pod's goroutine.
+func (a *attendant) probed(result core.Probed) {
+	result.Attempt = a.attempt
+	a.c.pod.do(func() { a.c.apply(result) })
 }
 
 // fail ends the run: the restart policy decides what follows.
 func (a *attendant) fail(reason, message string, graceSeconds *int64) {
 	a.c.pod.do(func() {
 		c := a.c
-		if c.attempt != a.attempt || c.pod.deadline != nil || !c.endBy.IsZero() {
+		if c.m.Attempt() != a.attempt || !c.m.MayBeProbed() {
 			return
 		}
 		c.pod.event(corev1.EventTypeNormal, "Killing", "Stopping", "Container %s %s, will be restarted", c.Name, message)
@@ -103,7 +83,7 @@ func (a *attendant) fail(reason, message string, graceSeconds *int64) {
 		if graceSeconds != nil {
 			d = time.Duration(*graceSeconds) * time.Second
 		}
-		c.endBy = time.Now().Add(d)
+		c.apply(core.Unhealthy{Attempt: a.attempt, By: time.Now().Add(d)})
 		c.unwatch(true)
 	})
 }
@@ -118,7 +98,7 @@ func (a *attendant) attend(ctx, live context.Context, hook *corev1.LifecycleHand
 			}
 			return
 		}
-		a.do(func(r *runRecord) { r.PostStarted = true })
+		a.probed(core.Probed{PostStarted: true})
 	}
 	if p := t.spec.StartupProbe; p != nil && !a.begin.Started {
 		if !t.poll(live, p, a.startedAt, a.report("Startup"), func(bool) bool { return false }) { // until the first verdict
@@ -126,11 +106,11 @@ func (a *attendant) attend(ctx, live context.Context, hook *corev1.LifecycleHand
 			return
 		}
 	}
-	a.do(func(r *runRecord) {
-		r.PostStarted = true
-		r.Ready = r.Ready || t.spec.ReadinessProbe == nil
-		r.Started = true
-	})
+	started := core.Probed{PostStarted: true, Started: true}
+	if t.spec.ReadinessProbe == nil {
+		started.Ready = new(true)
+	}
+	a.probed(started)
 	var wg sync.WaitGroup
 	if p := t.spec.LivenessProbe; p != nil {
 		wg.Go(func() {
@@ -141,7 +121,7 @@ func (a *attendant) attend(ctx, live context.Context, hook *corev1.LifecycleHand
 	if p := t.spec.ReadinessProbe; p != nil {
 		wg.Go(func() {
 			t.poll(ctx, p, a.startedAt, a.report("Readiness"), func(ok bool) bool {
-				a.do(func(r *runRecord) { r.Ready = ok })
+				a.probed(core.Probed{Ready: &ok})
 				return true
 			})
 		})
@@ -187,19 +167,21 @@ func (c *container) handler(stop bool) *corev1.LifecycleHandler {
 // callPreStop calls the preStop hook, or shortens it if it runs.
 func (c *container) callPreStop(by time.Time) {
 	c.unwatch(true)
+	if !c.apply(core.HookCalled{By: by}) {
+		return
+	}
 	if c.hook != nil {
-		c.hookBy = by
 		time.AfterFunc(time.Until(by), c.hook)
 		return
 	}
-	t, attempt := c.target(), c.attempt
+	t, attempt := c.target(), c.m.Attempt()
 	ctx, cancel := context.WithDeadline(c.pod.ctx, by)
-	c.hook, c.hookBy = cancel, by
+	c.hook = cancel
 	c.pod.p.wg.Go(func() {
 		defer cancel()
 		err := t.hook(ctx, c.handler(true))
 		c.pod.do(func() {
-			if c.attempt != attempt || c.hook == nil || c.pod.ctx.Err() != nil {
+			if c.m.Attempt() != attempt || c.hook == nil || c.pod.ctx.Err() != nil {
 				return
 			}
 			if err != nil {
@@ -207,7 +189,7 @@ func (c *container) callPreStop(by time.Time) {
 				klog.FromContext(c.pod.ctx).V(2).Info("A preStop hook failed", "container", c.Name, "err", err)
 			}
 			c.hook = nil
-			c.note(func(r *runRecord) { r.PreStopped = true })
+			c.apply(core.HookEnded{Attempt: attempt})
 		})
 	})
 }

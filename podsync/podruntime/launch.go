@@ -13,13 +13,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/podsync/podenv"
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
 // A launch is the start of one run, in a goroutine of its own. It reads nothing
@@ -27,10 +26,10 @@ import (
 type launch struct {
 	pod       *pod // only for its constants and prepare
 	container *corev1.Container
-	kind      kind
+	kind      core.Kind
 	spec      *corev1.Pod
 	id        ContainerID
-	rec       runRecord
+	rec       core.Record
 	sandbox   *Sandbox
 	addresses podenv.Addresses
 	grow      bool // the pod as a whole must grow first
@@ -109,7 +108,7 @@ func (l *launch) run(ctx context.Context, env podenv.Environment) error {
 // pod when that was admitted.
 func (l *launch) check(ctx context.Context) error {
 	checker := l.pod.p.caps.checker
-	if checker == nil || l.kind != ephemeral {
+	if checker == nil || l.kind != core.Ephemeral {
 		return nil
 	}
 	pod := l.spec.DeepCopy()
@@ -191,73 +190,4 @@ func rewrite(path string, data []byte, mode os.FileMode) error {
 		return nil
 	}
 	return f.Chmod(mode)
-}
-
-// A gate lets a number of callers through at once: pods that have a sandbox first, so
-// that one runs before the next is begun, and among those the oldest one.
-type gate struct {
-	mu      sync.Mutex
-	free    int
-	waiting []*ticket // the next one first
-}
-
-type ticket struct {
-	created time.Time // the pod
-	begun   bool      // the pod has a sandbox
-	ready   chan struct{}
-}
-
-// before reports whether a ticket goes before another one that is waiting.
-func (t *ticket) before(other *ticket) bool {
-	if t.begun != other.begun {
-		return t.begun
-	}
-	return t.created.Before(other.created)
-}
-
-// enter waits for a place, until ctx ends.
-func (g *gate) enter(ctx context.Context, t ticket) error {
-	g.mu.Lock()
-	if g.free > 0 {
-		g.free--
-		g.mu.Unlock()
-		return nil
-	}
-	t.ready = make(chan struct{})
-	at := slices.IndexFunc(g.waiting, t.before)
-	if at < 0 {
-		at = len(g.waiting)
-	}
-	g.waiting = slices.Insert(g.waiting, at, &t)
-	g.mu.Unlock()
-	select {
-	case <-t.ready:
-		return nil
-	case <-ctx.Done():
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if at := slices.Index(g.waiting, &t); at >= 0 {
-		g.waiting = slices.Delete(g.waiting, at, at+1)
-	} else {
-		g.pass() // the place came at the same time
-	}
-	return ctx.Err()
-}
-
-// leave gives a place back.
-func (g *gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.pass()
-}
-
-// pass hands a place on. g.mu must be held.
-func (g *gate) pass() {
-	if len(g.waiting) == 0 {
-		g.free++
-		return
-	}
-	close(g.waiting[0].ready)
-	g.waiting = slices.Delete(g.waiting, 0, 1)
 }

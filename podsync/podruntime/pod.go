@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
 // A pod is a pod that the Provider holds. Its fields belong to its goroutine, which
@@ -54,11 +56,13 @@ type pod struct {
 
 	// The calls for the sandbox and for the volumes of plugins.
 	sandboxBusy     bool
-	sandboxFailure  *failure
+	sandboxFailure  *core.Failure
 	sandboxFailures int
 	sandboxDue      time.Time
 	tearing         bool // TearDownPod has been called and has not returned
 	tornDown        bool
+
+	facts core.Pod // for the containers
 
 	// The restart of all containers.
 	past       pastRecord
@@ -133,6 +137,7 @@ func (p *Provider) load(dir string) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
+	pod.facts.Backoff, pod.facts.Past, pod.facts.Ending = core.Backoff(p.cfg.Backoff), pod.past.Runs, pod.deadline != nil
 	pod.setSpec(rec.InForce)
 	pod.whole = pod.want
 	if pod.wholeKept = rec.Whole != nil; pod.wholeKept {
@@ -141,7 +146,7 @@ func (p *Provider) load(dir string) (*pod, error) {
 	p.room.hold(rec.InForce)
 	for _, c := range pod.containers {
 		for _, attempt := range slices.Sorted(maps.Keys(runs[c.Name])) {
-			c.prevRec, c.rec, c.attempt = c.rec, runs[c.Name][attempt], attempt
+			c.m.Recall(attempt, runs[c.Name][attempt])
 		}
 	}
 	pod.scheduleRefresh(time.Now())
@@ -194,14 +199,16 @@ func (p *pod) refollow() {
 
 // setSpec makes spec that of the pod: containers that are new in it are added.
 func (p *pod) setSpec(spec *corev1.Pod) {
-	p.spec, p.want = spec, PodResources(spec)
+	p.spec, p.want, p.facts.Grace = spec, PodResources(spec), grace(spec)
 	for _, s := range containersOf(&spec.Spec) {
 		at := slices.IndexFunc(p.containers, func(c *container) bool { return c.Name == s.Name })
 		if at < 0 {
-			p.containers = append(p.containers, &container{Container: s.Container, kind: s.kind, pod: p, attempt: -1})
+			p.containers = append(p.containers, &container{Container: s.Container, kind: s.kind, pod: p, m: core.New(&p.facts, s.kind, s.Container)})
 			continue
 		}
-		p.containers[at].Container = s.Container
+		c := p.containers[at]
+		c.Container = s.Container
+		c.apply(core.SpecChanged{Spec: s.Container})
 	}
 }
 
@@ -260,86 +267,80 @@ func (p *pod) take(runs []Container, sandbox *Sandbox) {
 		c.take(own)
 	}
 	p.resize()
-	p.stopped = p.deadline != nil && decideStop(p.world(), time.Now()).stopped && !p.reading()
+	p.stopped = p.deadline != nil && p.decide().Stopped
 }
 
-// reading reports whether the log of a container is read for its termination message, which
-// belongs to the last status of the pod.
-func (p *pod) reading() bool {
-	return slices.ContainsFunc(p.containers, func(c *container) bool { return c.reading })
-}
+// decide returns the actions to take now.
+func (p *pod) decide() core.Plan { return core.Decide(&p.spec.Spec, p.world(), time.Now()) }
 
 // world returns the input of decide.
-func (p *pod) world() world {
-	w := world{views: make([]view, len(p.containers)), deadline: p.deadline, sandboxDue: p.sandboxDue}
-	for i, c := range p.containers {
-		w.views[i] = c.view()
+func (p *pod) world() core.World {
+	w := core.World{Deadline: p.deadline, SandboxDue: p.sandboxDue}
+	for _, c := range p.containers {
+		w.Containers = append(w.Containers, c.m)
 	}
 	switch {
 	case p.tornDown || p.p.caps.sandboxer == nil && !p.plugins:
 	case p.sandboxBusy:
-		w.sandbox = sandboxBusy
+		w.Sandbox = core.SandboxBusy
 	case p.sandbox != nil && !p.sandbox.Ready:
-		w.sandbox = sandboxLost
+		w.Sandbox = core.SandboxLost
 	case p.p.caps.sandboxer != nil && p.sandbox == nil || p.plugins && !p.mounted:
-		w.sandbox = sandboxUnset
+		w.Sandbox = core.SandboxUnset
 	default:
-		w.sandbox = sandboxReady
+		w.Sandbox = core.SandboxReady
 	}
 	return w
 }
 
 // step takes the actions that decide returns, and reports when to call it again.
 func (p *pod) step() (again time.Time) {
-	todo := decide(&p.spec.Spec, p.world(), time.Now())
-	p.restarting = todo.restarting && !todo.restart
-	if todo.finished {
+	todo := p.decide()
+	p.restarting = todo.Restarting && !todo.Restart
+	if todo.Finished {
 		p.stop(time.Now().Add(grace(p.spec)))
-		todo = decide(&p.spec.Spec, p.world(), time.Now())
+		todo = p.decide()
 	}
-	if todo.restart {
-		if err := p.restart(todo.restarting); err != nil {
+	if todo.Restart {
+		if err := p.restart(todo.Restarting); err != nil {
 			klog.FromContext(p.ctx).Error(err, "The restart of a pod is not on disk")
-			todo.wait(time.Now().Add(retryKeep))
+			todo.Wait(time.Now().Add(retryKeep))
 		} else {
 			p.stale = true
 			p.do(func() {})
 		}
 	}
-	for _, i := range todo.start {
+	for _, i := range todo.Start {
 		p.containers[i].start()
 	}
-	for _, h := range todo.hook {
-		p.containers[h.i].callPreStop(h.by)
+	for _, h := range todo.Hook {
+		p.containers[h.Container].callPreStop(h.By)
 	}
-	for _, s := range todo.stop {
-		if todo.reset { // its exit code says nothing about its work
-			p.containers[s.i].note(func(r *runRecord) { r.Replace = true })
-		}
-		p.containers[s.i].stop(s.by)
+	for _, s := range todo.Stop {
+		p.containers[s.Container].stop(s.By, todo.Reset)
 	}
-	if len(todo.hook)+len(todo.stop) > 0 { // decide has not seen their deadlines
+	if len(todo.Hook)+len(todo.Stop) > 0 { // decide has not seen their deadlines
 		p.do(func() {})
 	}
-	if todo.setUp {
+	if todo.SetUp {
 		p.setUp()
 	}
-	if todo.tearDown {
+	if todo.TearDown {
 		p.tearDown()
 	}
-	p.stopped = todo.stopped && !p.reading()
+	p.stopped = todo.Stopped
 	for _, c := range p.containers {
 		c.prune()
 	}
 	if p.unkept {
 		if p.keepDeadline(); p.unkept {
-			todo.wait(time.Now().Add(retryKeep))
+			todo.Wait(time.Now().Add(retryKeep))
 		}
 	}
 	if due := p.refresh(time.Now()); !due.IsZero() {
-		todo.wait(due)
+		todo.Wait(due)
 	}
-	return todo.again
+	return todo.Again
 }
 
 // stop decides that the pod ends, at deadline at the latest.
@@ -347,7 +348,7 @@ func (p *pod) stop(deadline time.Time) {
 	if p.deadline != nil && !deadline.Before(*p.deadline) {
 		return
 	}
-	p.deadline = &deadline
+	p.deadline, p.facts.Ending = &deadline, true
 	p.endStarting()
 	p.sandboxDue, p.sandboxFailures = time.Time{}, 0 // a SetUpPod that failed does not delay TearDownPod
 	if p.keepDeadline(); p.unkept {
@@ -375,15 +376,14 @@ func (p *pod) restart(rule bool) error {
 	past := pastRecord{Runs: map[string]int{}, Rule: rule}
 	maps.Copy(past.Runs, p.past.Runs)
 	for _, c := range p.containers {
-		v := c.view()
-		if c.kind != ephemeral && c.attempt >= 0 && (rule || c.kind != regular || !v.over(&p.spec.Spec)) {
-			past.Runs[c.Name] = c.attempt
+		if c.kind != core.Ephemeral && c.m.Attempt() >= 0 && (rule || c.kind != core.Regular || !c.m.Over(&p.spec.Spec)) {
+			past.Runs[c.Name] = c.m.Attempt()
 		}
 	}
 	if err := record.Write(filepath.Join(p.dir, "past.json"), past); err != nil {
 		return err
 	}
-	p.past = past
+	p.past, p.facts.Past = past, past.Runs
 	klog.FromContext(p.ctx).V(2).Info("All containers of the pod start again", "rule", rule)
 	return nil
 }
@@ -414,7 +414,7 @@ func (p *pod) setUp() {
 				}
 			case ctx.Err() == nil:
 				p.sandboxFailure = failureOf(err, "FailedCreatePodSandBox")
-				p.sandboxFailed(err, p.sandboxFailure.reason)
+				p.sandboxFailed(err, p.sandboxFailure.Reason)
 			}
 		})
 	})
@@ -444,7 +444,7 @@ func (p *pod) tearDown() {
 func (p *pod) sandboxFailed(err error, reason string) {
 	klog.FromContext(p.ctx).Error(err, "A sandbox call failed", "reason", reason)
 	p.event(corev1.EventTypeWarning, reason, "Sandboxing", "%v", err)
-	p.sandboxDue = time.Now().Add(min(time.Second<<min(p.sandboxFailures, 10), maxPreparation))
+	p.sandboxDue = time.Now().Add(core.Preparation(p.sandboxFailures))
 	p.sandboxFailures++
 }
 
@@ -687,4 +687,32 @@ func (p *pod) published() podsync.State {
 	state := p.state
 	state.Status = *state.Status.DeepCopy()
 	return state
+}
+
+// check returns the invariants of the pod and its containers that do not hold, as sentences, or
+// nil. Tests call it after each step of each pod; a Provider does not.
+func (p *pod) check() error {
+	var broken []string
+	is := func(ok bool, format string, args ...any) {
+		if !ok {
+			broken = append(broken, fmt.Sprintf(format, args...))
+		}
+	}
+	is(p.deadline == nil || p.starting.Err() != nil, "a pod that is being stopped starts nothing")
+	is(!p.stopped || p.deadline != nil, "a pod has stopped only if it was being stopped")
+	is(!p.tornDown || p.deadline != nil, "only a pod that is being stopped is torn down")
+	is(!p.tearing || p.sandboxBusy, "a TearDownPod under way is a sandbox call under way")
+	is(!p.stopped || !p.sandboxBusy, "a pod that has stopped has no sandbox call under way")
+	is((p.sandboxFailures > 0) || p.sandboxFailure == nil || p.deadline != nil, "a sandbox failure is counted")
+	for _, c := range p.containers {
+		is(!p.stopped || !c.m.Starting() && !c.m.Listed(core.Running), "%s: nothing of a pod that has stopped runs", c.Name)
+		is(c.watch == nil || c.m.Listed(core.Running) && c.watch.attempt == c.m.Attempt(), "%s: only the run that is listed as running is watched", c.Name)
+		if err := c.m.Check(); err != nil {
+			broken = append(broken, c.Name+": "+err.Error())
+		}
+	}
+	if len(broken) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(broken, "; "))
 }

@@ -24,10 +24,11 @@ import (
 // A target is the run that probes and hooks are about. It may be used from any
 // goroutine.
 type target struct {
-	p    *Provider
-	id   ContainerID
-	spec *corev1.Container
-	host string // the address of the pod
+	execer Execer
+	grpc   GRPCProber
+	id     ContainerID
+	spec   *corev1.Container
+	host   string // the address of the pod
 }
 
 // A warning is the success of a probe that has something to say.
@@ -89,7 +90,7 @@ func (t *target) probe(ctx context.Context, p *corev1.Probe) error {
 			service = *p.GRPC.Service
 		}
 		return contain(ctx, "Config.GRPC", func() error {
-			return t.p.cfg.GRPC.ProbeGRPC(ctx, net.JoinHostPort(t.host, strconv.Itoa(int(p.GRPC.Port))), service)
+			return t.grpc.ProbeGRPC(ctx, net.JoinHostPort(t.host, strconv.Itoa(int(p.GRPC.Port))), service)
 		})
 	}
 	return errors.New("the probe has no action that is supported")
@@ -162,7 +163,7 @@ func seconds(n, byDefault int32) time.Duration {
 const maxOutput = 1024
 
 func (t *target) exec(ctx context.Context, command []string) error {
-	result, err := t.p.caps.execer.Exec(ctx, t.id, command)
+	result, err := t.execer.Exec(ctx, t.id, command)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("command %q: %w", command, ctx.Err())

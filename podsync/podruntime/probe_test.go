@@ -145,7 +145,7 @@ func (g *grpcProber) ProbeGRPC(_ context.Context, address, service string) error
 
 func TestGRPCProbesAreHandedOn(t *testing.T) {
 	g := &grpcProber{}
-	target := target{host: "fd00::1", spec: &corev1.Container{}, p: &Provider{cfg: Config{GRPC: g}}}
+	target := target{host: "fd00::1", spec: &corev1.Container{}, grpc: g}
 	err := target.probe(t.Context(), &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 50051, Service: new("s")}}})
 	if err == nil || !strings.Contains(err.Error(), "not serving") || *g != (grpcProber{"[fd00::1]:50051", "s"}) {
 		t.Errorf("%v, called with %+v", err, g)

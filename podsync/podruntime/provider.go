@@ -20,6 +20,7 @@ import (
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
 var (
@@ -108,7 +109,8 @@ func (p *Provider) Run(ctx context.Context) error {
 		p.wg.Go(func() { p.watchRuntime(ctx) })
 	}
 	if p.cfg.Evict != nil {
-		p.wg.Go(func() { p.watchDisk(ctx) })
+		guard := diskGuard{p.cfg.DiskInterval, p.cfg.CallTimeout, p.caps.meter, p.cfg.Evict, p.diskPods}
+		p.wg.Go(func() { guard.run(ctx) })
 	}
 	<-ctx.Done()
 	p.mu.Lock()
@@ -306,7 +308,7 @@ func (p *Provider) stopAll(ctx context.Context, runs []Container, grace time.Dur
 	var errs []error
 	for _, run := range runs {
 		if run.State == ContainerRunning {
-			errs = append(errs, errRuns, p.cfg.Runtime.Stop(ctx, run.ID, StopOptions{Deadline: time.Now().Add(max(grace, minWindow))}))
+			errs = append(errs, errRuns, p.cfg.Runtime.Stop(ctx, run.ID, StopOptions{Deadline: time.Now().Add(max(grace, core.MinWindow))}))
 		}
 	}
 	return errors.Join(errs...)
@@ -349,16 +351,17 @@ func (p *Provider) poke(uid types.UID) {
 	}
 }
 
-// sleep waits, and reports whether ctx has not ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
+// diskPods returns the pods whose disk usage may be limited.
+func (p *Provider) diskPods() (list []diskPod) {
+	p.mu.Lock()
+	pods := slices.Collect(maps.Values(p.pods))
+	p.mu.Unlock()
+	for _, pod := range pods {
+		if spec := p.room.spec(pod.ref.UID); spec != nil {
+			list = append(list, diskPod{pod.ctx, pod.ref, pod.dir, spec})
+		}
 	}
+	return list
 }
 
 // find returns a pod, or nil.

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
 // RequestOf returns the amount of a resource that a pod takes, by the rules of the
@@ -44,7 +46,7 @@ func PodResources(pod *corev1.Pod) (r corev1.ResourceRequirements) {
 		}
 		(*list)[name] = q
 	}
-	containers := slices.DeleteFunc(containersOf(&pod.Spec), func(c spec) bool { return c.kind == ephemeral })
+	containers := slices.DeleteFunc(containersOf(&pod.Spec), func(c spec) bool { return c.kind == core.Ephemeral })
 	all := []corev1.ResourceRequirements{{Requests: pod.Spec.Overhead}}
 	if pod.Spec.Resources != nil {
 		all = append(all, *pod.Spec.Resources)
@@ -88,11 +90,11 @@ func aggregate(spec *corev1.PodSpec, name corev1.ResourceName, of func(*corev1.R
 	var peak resource.Quantity
 	for _, c := range containersOf(spec) {
 		q, ok := of(&c.Resources)[name]
-		if !ok || c.kind == ephemeral {
+		if !ok || c.kind == core.Ephemeral {
 			continue
 		}
 		named = true
-		if c.kind != initKind {
+		if c.kind != core.Init {
 			sum.Add(q)
 			continue
 		}

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/klog/v2"
+
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
 // A grant is the resources that a run of a container was given.
@@ -147,9 +149,9 @@ func (p *pod) resize() {
 	s := p.sizing()
 	var running []*container
 	for _, c := range p.containers {
-		if c.kind != ephemeral && c.obs != nil && c.obs.State == ContainerRunning {
+		if c.kind != core.Ephemeral && c.m.Listed(core.Running) {
 			running = append(running, c)
-			s.runs = append(s.runs, sizedRun{c.Container, c.rec.Resources, !c.endBy.IsZero()})
+			s.runs = append(s.runs, sizedRun{c.Container, c.m.Record().Resources, c.m.Ending()})
 		}
 	}
 	plan := planResize(s)
@@ -168,7 +170,7 @@ func (p *pod) resize() {
 	var tasks []task
 	for _, i := range plan.resize {
 		c := running[i]
-		tasks = append(tasks, task{c, c.id(c.attempt), c.Container.DeepCopy(), c.wanted()})
+		tasks = append(tasks, task{c, c.id(c.m.Attempt()), c.Container.DeepCopy(), c.wanted()})
 	}
 	pod, want, done := p.spec.DeepCopy(), p.want, 0
 	p.resizing = true
@@ -190,17 +192,15 @@ func (p *pod) resize() {
 	}, func(err error) {
 		p.resizing = false
 		for _, t := range tasks[:done] {
-			if t.container.attempt == t.id.Attempt {
-				t.container.note(func(r *runRecord) { r.Resources = t.grant })
-			}
+			t.container.apply(core.Resized{Attempt: t.id.Attempt, Resources: t.grant})
 		}
 		switch {
 		case err != nil:
 			if err.Error() != p.resizeFailure {
 				p.event(corev1.EventTypeWarning, "ResizeError", "Resizing", "Pod resize error: %v", err)
 			}
-			p.resizeFailure, p.resizeDue = err.Error(), time.Now().Add(killRetry)
-			p.retry(killRetry)
+			p.resizeFailure, p.resizeDue = err.Error(), time.Now().Add(core.KillRetry)
+			p.retry(core.KillRetry)
 		default:
 			p.resizeFailure = ""
 			if s.resizesPod {
@@ -269,6 +269,6 @@ func (p *pod) resizeInProgress() bool {
 		return true
 	}
 	return slices.ContainsFunc(p.containers, func(c *container) bool {
-		return c.kind != ephemeral && c.obs != nil && c.obs.State == ContainerRunning && c.rec.Resources != "" && c.rec.Resources != c.wanted()
+		return c.kind != core.Ephemeral && c.m.Listed(core.Running) && c.m.Record().Resources != "" && c.m.Record().Resources != c.wanted()
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/podsync"
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
@@ -300,7 +301,7 @@ func guaranteed(pod *corev1.Pod) int {
 // resizable returns the resources of a container that a resize may change, or nil.
 func resizable(spec *corev1.PodSpec, name string) *corev1.ResourceRequirements {
 	for _, c := range containersOf(spec) {
-		if c.Name == name && c.kind != ephemeral {
+		if c.Name == name && c.kind != core.Ephemeral {
 			return &c.Resources
 		}
 	}

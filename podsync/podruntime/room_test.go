@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+var now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // A lodge is a room with four CPUs and 4 Gi of memory. Time passes with each update.
 type lodge struct {
 	*testing.T

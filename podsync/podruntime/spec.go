@@ -8,39 +8,30 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 	"github.com/kubewright/kubewright/podsync/podstatus"
-)
-
-// A kind is the place of a container in the life of its pod.
-type kind uint8
-
-const (
-	initKind kind = iota
-	sidecar
-	regular
-	ephemeral
 )
 
 // A spec is a container of a pod with its kind.
 type spec struct {
 	*corev1.Container
-	kind kind
+	kind core.Kind
 }
 
 // containersOf returns the containers of a pod in the order of decide.
 func containersOf(s *corev1.PodSpec) (list []spec) {
 	for i := range s.InitContainers {
-		k := initKind
+		k := core.Init
 		if podstatus.IsSidecar(&s.InitContainers[i]) {
-			k = sidecar
+			k = core.Sidecar
 		}
 		list = append(list, spec{&s.InitContainers[i], k})
 	}
 	for i := range s.Containers {
-		list = append(list, spec{&s.Containers[i], regular})
+		list = append(list, spec{&s.Containers[i], core.Regular})
 	}
 	for i := range s.EphemeralContainers {
-		list = append(list, spec{(*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon), ephemeral})
+		list = append(list, spec{(*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon), core.Ephemeral})
 	}
 	return list
 }

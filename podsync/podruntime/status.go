@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
@@ -44,9 +45,9 @@ func (p *pod) status() corev1.PodStatus {
 	}
 	for _, c := range p.containers {
 		switch c.kind {
-		case initKind, sidecar:
+		case core.Init, core.Sidecar:
 			st.InitContainerStatuses = append(st.InitContainerStatuses, c.status())
-		case regular:
+		case core.Regular:
 			st.ContainerStatuses = append(st.ContainerStatuses, c.status())
 		default:
 			st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, c.status())
@@ -83,49 +84,50 @@ func (c *container) status() corev1.ContainerStatus {
 	st := corev1.ContainerStatus{
 		Name:         c.Name,
 		Image:        c.Image,
-		RestartCount: int32(max(c.attempt, 0)),
+		RestartCount: int32(max(c.m.Attempt(), 0)),
 	}
 	// A run counts when it has begun: until then the status is that of the one before.
-	next := c.attempt > 0 && c.rec.Ran.IsZero() && (c.obs == nil || c.obs.State == ContainerCreated)
+	next := c.m.Attempt() > 0 && c.m.Record().Ran.IsZero() && (c.m.Run() == nil || c.m.Listed(core.Created))
 	if next {
 		st.RestartCount--
 	}
-	if c.obs != nil && c.obs.State != ContainerCreated {
-		st.ContainerID, st.ImageID = c.obs.RuntimeID, c.obs.ImageID
-	} else if c.prev != nil {
-		st.ContainerID, st.ImageID = c.prev.RuntimeID, c.prev.ImageID
+	if c.m.Run() != nil && !c.m.Listed(core.Created) {
+		st.ContainerID, st.ImageID = c.m.Run().RuntimeID, c.m.Run().ImageID
+	} else if prev := c.m.Prev(); prev != nil {
+		st.ContainerID, st.ImageID = prev.RuntimeID, prev.ImageID
 	}
-	if c.prev != nil && c.prev.State == ContainerExited {
-		st.LastTerminationState.Terminated = c.terminated(c.prev, c.attempt-1, c.prevRec.Message)
+	if prev := c.m.Prev(); prev != nil && prev.State == core.Exited {
+		st.LastTerminationState.Terminated = c.terminated(prev, c.m.Attempt()-1, c.m.PrevRecord().Message)
 	}
-	if c.rec.Resources != "" && c.pod.p.caps.resizer != nil && c.kind != ephemeral {
-		r := parseGrant(c.rec.Resources).ResourceRequirements
+	if c.m.Record().Resources != "" && c.pod.p.caps.resizer != nil && c.kind != core.Ephemeral {
+		r := parseGrant(c.m.Record().Resources).ResourceRequirements
 		st.Resources, st.AllocatedResources = &r, c.Resources.DeepCopy().Requests
 	}
 	switch {
-	case c.obs != nil && c.obs.State == ContainerRunning:
-		st.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.rec.Ran)}
-		st.Started, st.Ready = new(c.rec.Started), c.rec.Started && c.rec.Ready
-	case c.obs != nil && c.obs.State == ContainerExited && !c.busy:
-		st.State.Terminated = c.terminated(c.obs, c.attempt, c.rec.Message)
+	case c.m.Listed(core.Running):
+		st.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.m.Record().Ran)}
+		st.Started, st.Ready = new(c.m.Record().Started), c.m.Record().Started && c.m.Record().Ready
+	case c.m.Listed(core.Exited) && !c.m.Starting():
+		st.State.Terminated = c.terminated(c.m.Run(), c.m.Attempt(), c.m.Record().Message)
 		c.holdBack(&st)
-	case c.failure != nil:
-		reason := c.failure.reason
-		if c.failure.backoffReason != "" && !c.busy && time.Now().Before(c.due) {
-			reason = c.failure.backoffReason
+	case c.m.Failure() != nil:
+		f := c.m.Failure()
+		reason := f.Reason
+		if f.BackoffReason != "" && !c.m.Starting() && time.Now().Before(c.m.Due()) {
+			reason = f.BackoffReason
 		}
-		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: c.failure.message}
-	case next && c.rec.Waited > 0:
-		st.State.Waiting = c.crashLoop(c.rec.Waited)
-	case c.kind != ephemeral && len(c.pod.spec.Spec.InitContainers) > 0 && c.attempt <= 0 && (c.obs == nil || c.obs.State == ContainerCreated):
+		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: f.Message}
+	case next && c.m.Record().Waited > 0:
+		st.State.Waiting = c.crashLoop(c.m.Record().Waited)
+	case c.kind != core.Ephemeral && len(c.pod.spec.Spec.InitContainers) > 0 && c.m.Attempt() <= 0 && (c.m.Run() == nil || c.m.Listed(core.Created)):
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	}
 	if f := c.pod.sandboxFailure; f != nil && st.State.Waiting != nil && st.State.Waiting.Message == "" {
-		st.State.Waiting.Message = f.message
+		st.State.Waiting.Message = f.Message
 	}
-	if c.kind == initKind && st.State.Terminated != nil {
+	if c.kind == core.Init && st.State.Terminated != nil {
 		st.Ready = st.State.Terminated.ExitCode == 0
 	}
 	return st
@@ -134,14 +136,13 @@ func (c *container) status() corev1.ContainerStatus {
 // holdBack turns the status of a container that has ended into that of one that
 // waits for its next start.
 func (c *container) holdBack(st *corev1.ContainerStatus) {
-	v := c.view()
-	wait := time.Until(c.due)
-	if c.pod.deadline != nil || wait <= 0 || v.over(&c.pod.spec.Spec) {
+	wait := time.Until(c.m.Due())
+	if c.pod.deadline != nil || wait <= 0 || c.m.Over(&c.pod.spec.Spec) {
 		return
 	}
-	waiting := c.crashLoop(c.delay())
-	if c.failure != nil {
-		waiting = &corev1.ContainerStateWaiting{Reason: c.failure.reason, Message: c.failure.message}
+	waiting := c.crashLoop(c.m.Delay())
+	if f := c.m.Failure(); f != nil {
+		waiting = &corev1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 	}
 	st.LastTerminationState, st.State = st.State, corev1.ContainerState{Waiting: waiting}
 }
@@ -151,7 +152,7 @@ func (c *container) crashLoop(delay time.Duration) *corev1.ContainerStateWaiting
 }
 
 // terminated returns the status of a run that has ended.
-func (c *container) terminated(run *Container, attempt int, message string) *corev1.ContainerStateTerminated {
+func (c *container) terminated(run *core.Run, attempt int, message string) *corev1.ContainerStateTerminated {
 	t := &corev1.ContainerStateTerminated{
 		ExitCode:    run.ExitCode,
 		Signal:      run.Signal,
@@ -176,7 +177,7 @@ func (c *container) terminated(run *Container, attempt int, message string) *cor
 	// policy says, which the reason tells the readers of the status.
 	last, ok := c.pod.past.Runs[c.Name]
 	victim := c.pod.restarting || ok && c.pod.past.Rule && attempt <= last
-	if victim && c.kind != ephemeral && !podstatus.RestartsPod(c.Container, run.ExitCode) {
+	if victim && c.kind != core.Ephemeral && !podstatus.RestartsPod(c.Container, run.ExitCode) {
 		t.Reason = podstatus.ReasonRestartingAllContainers
 	}
 	return t

@@ -23,6 +23,7 @@ import (
 	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/internal/rmtree"
 	"github.com/kubewright/kubewright/podsync/podenv"
+	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
 // ErrRootInUse is returned by Run if another process has Config.Root. Two that ran the same
@@ -89,29 +90,6 @@ type pastRecord struct {
 	Runs map[string]int `json:"runs"`
 	// Rule says that a restart policy rule was the reason, not a lost sandbox.
 	Rule bool `json:"rule,omitempty"`
-}
-
-// A runRecord is the content of a file in runs.
-type runRecord struct {
-	// Waited is the time for which the run was held back.
-	Waited time.Duration `json:"waited,omitempty"`
-	// Image and Resources, the text of a grant, are those that the run was given last.
-	Image     string `json:"image,omitempty"`
-	Resources string `json:"resources,omitempty"`
-	// Ran says that the Runtime has listed the run as running, or that it may have run.
-	Ran time.Time `json:"ran,omitzero"`
-	// The results of hooks and probes.
-	PostStarted bool `json:"postStarted,omitempty"`
-	Started     bool `json:"started,omitempty"`
-	Ready       bool `json:"ready,omitempty"`
-	PreStopped  bool `json:"preStopped,omitempty"`
-	// Replace says that the run was ended because its spec had changed.
-	Replace bool `json:"replace,omitempty"`
-	// Message is the termination message; Noted says that it was read.
-	Message string `json:"message,omitempty"`
-	Noted   bool   `json:"noted,omitempty"`
-	// Lost is set for a run that the Runtime no longer lists although it ran.
-	Lost time.Time `json:"lost,omitzero"`
 }
 
 func (s store) pods() string               { return filepath.Join(s.root, "pods") }
@@ -241,12 +219,12 @@ func runFile(dir, name string, attempt int) string {
 }
 
 // runsOf reads all records of a pod's runs, by container name and attempt.
-func runsOf(dir string) (map[string]map[int]runRecord, error) {
+func runsOf(dir string) (map[string]map[int]core.Record, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "runs"))
 	if err != nil {
 		return nil, err
 	}
-	runs := map[string]map[int]runRecord{}
+	runs := map[string]map[int]core.Record{}
 	for _, e := range entries {
 		base, ok := strings.CutSuffix(e.Name(), ".json")
 		at := strings.LastIndexByte(base, '.')
@@ -257,13 +235,13 @@ func runsOf(dir string) (map[string]map[int]runRecord, error) {
 		if err != nil {
 			continue
 		}
-		var rec runRecord
+		var rec core.Record
 		if _, err := record.Read(filepath.Join(dir, "runs", e.Name()), &rec); err != nil {
 			return nil, err
 		}
 		name := base[:at]
 		if runs[name] == nil {
-			runs[name] = map[int]runRecord{}
+			runs[name] = map[int]core.Record{}
 		}
 		runs[name][attempt] = rec
 	}

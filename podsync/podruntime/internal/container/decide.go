@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package podruntime
+package container
 
 import (
 	"slices"
@@ -31,15 +31,15 @@ const (
 	hookRunning                  // it has been called and has not returned
 )
 
-// A sandboxState is the progress of the sandbox of a pod.
-type sandboxState uint8
+// A SandboxState is the progress of the sandbox of a pod.
+type SandboxState uint8
 
 const (
-	sandboxNone  sandboxState = iota // the Runtime is no Sandboxer, or the sandbox is torn down
-	sandboxUnset                     // the Runtime lists no sandbox of the pod
-	sandboxBusy                      // SetUpPod or TearDownPod has been called and has not returned
-	sandboxReady
-	sandboxLost // the sandbox is not ready, and containers may be left from it
+	SandboxNone  SandboxState = iota // the Runtime is no Sandboxer, or the sandbox is torn down
+	SandboxUnset                     // the Runtime lists no sandbox of the pod
+	SandboxBusy                      // SetUpPod or TearDownPod has been called and has not returned
+	SandboxReady                     // containers can run
+	SandboxLost                      // the sandbox is not ready, and containers may be left from it
 )
 
 // A view is the input of decide about one container.
@@ -48,7 +48,7 @@ const (
 // and sentAt if phase is running.
 type view struct {
 	spec *corev1.Container
-	kind kind
+	kind Kind
 	phase
 	exit int32
 	// replace says that the run must end because its spec has changed, and that
@@ -59,6 +59,8 @@ type view struct {
 	started bool
 	// again says that the container must run again because the pod was restarted.
 	again bool
+	// held says that its message is read first: it does not start, and the pod has not stopped.
+	held bool
 	// due is the earliest time of the next start.
 	due time.Time
 	// endBy is the deadline of a run that must end although the pod goes on, because
@@ -77,7 +79,7 @@ func (v *view) over(pod *corev1.PodSpec) bool {
 	if v.phase != ended || v.replace {
 		return false
 	}
-	if v.kind == ephemeral || v.kind == initKind && v.exit == 0 {
+	if v.kind == Ephemeral || v.kind == Init && v.exit == 0 {
 		return true // whatever the restart policy
 	}
 	return !podstatus.ShouldRestart(pod, v.spec, v.exit)
@@ -90,7 +92,7 @@ func (v *view) live() bool { return v.phase == running || v.phase == starting }
 // containers and the ephemeral ones, each in the order of the spec.
 type world struct {
 	views      []view
-	sandbox    sandboxState
+	sandbox    SandboxState
 	sandboxDue time.Time  // the earliest time of the next SetUpPod or TearDownPod
 	deadline   *time.Time // not nil if the pod is being stopped
 }
@@ -120,11 +122,11 @@ type plan struct {
 }
 
 const (
-	// minWindow is the shortest time between a request to end and the kill.
-	minWindow = 2 * time.Second
-	// killRetry is the time after which a container that should be dead is
+	// MinWindow is the shortest time between a request to end and the kill.
+	MinWindow = 2 * time.Second
+	// KillRetry is the time after which a container that should be dead is
 	// stopped again.
-	killRetry = 10 * time.Second
+	KillRetry = 10 * time.Second
 )
 
 // decide returns the actions for a pod.
@@ -139,12 +141,12 @@ func decide(pod *corev1.PodSpec, w world, now time.Time) plan {
 	if p.finished {
 		return plan{finished: true}
 	}
-	if len(p.start) > 0 && w.sandbox != sandboxNone && w.sandbox != sandboxReady {
+	if len(p.start) > 0 && w.sandbox != SandboxNone && w.sandbox != SandboxReady {
 		p.start = nil
 		if w.sandboxDue.After(now) {
 			p.wait(w.sandboxDue)
 		} else {
-			p.setUp = w.sandbox != sandboxBusy
+			p.setUp = w.sandbox != SandboxBusy
 		}
 	}
 	return p
@@ -154,8 +156,8 @@ func decide(pod *corev1.PodSpec, w world, now time.Time) plan {
 // again: an exit that a rule with the action RestartAllContainers matches, and the
 // loss of the sandbox. A pod that is never restarted ends when its sandbox is lost.
 func decideRestart(pod *corev1.PodSpec, w world, now time.Time) (p plan, restarting bool) {
-	lost := w.sandbox == sandboxLost && slices.ContainsFunc(w.views, func(v view) bool {
-		return v.phase != idle && v.kind != ephemeral && (v.kind != regular || !v.over(pod))
+	lost := w.sandbox == SandboxLost && slices.ContainsFunc(w.views, func(v view) bool {
+		return v.phase != idle && v.kind != Ephemeral && (v.kind != Regular || !v.over(pod))
 	})
 	if lost && pod.RestartPolicy == corev1.RestartPolicyNever {
 		return plan{finished: true}, true // with finished set, decide ends the pod
@@ -173,7 +175,7 @@ func decideRestart(pod *corev1.PodSpec, w world, now time.Time) (p plan, restart
 	p.reset, p.restart = true, true
 	for i := range w.views {
 		v := &w.views[i]
-		if v.kind == ephemeral && !lost {
+		if v.kind == Ephemeral && !lost {
 			continue
 		}
 		if v.phase == running {
@@ -188,7 +190,7 @@ func decideRestart(pod *corev1.PodSpec, w world, now time.Time) (p plan, restart
 func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p plan) {
 	start := func(i int) {
 		switch v := &w.views[i]; {
-		case v.live():
+		case v.live(), v.held:
 		case v.due.After(now):
 			p.wait(v.due)
 		default:
@@ -197,8 +199,8 @@ func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p plan) {
 	}
 	// Once a regular container has run, the init containers are history, except
 	// for sidecars.
-	initialized := slices.ContainsFunc(w.views, func(v view) bool { return v.kind == regular && v.phase != idle && v.phase != starting }) &&
-		!slices.ContainsFunc(w.views, func(v view) bool { return v.kind == initKind && v.again })
+	initialized := slices.ContainsFunc(w.views, func(v view) bool { return v.kind == Regular && v.phase != idle && v.phase != starting }) &&
+		!slices.ContainsFunc(w.views, func(v view) bool { return v.kind == Init && v.again })
 	ready := true // for the next container in the order
 	done, all := 0, 0
 	for i := range w.views {
@@ -207,17 +209,17 @@ func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p plan) {
 			p.end(i, v, v.endBy, now, true)
 		}
 		switch {
-		case v.kind == ephemeral:
+		case v.kind == Ephemeral:
 			if v.phase == idle {
 				start(i)
 			}
 		case !ready && !initialized:
 			all++ // not done, at any rate
-		case v.kind == sidecar:
+		case v.kind == Sidecar:
 			start(i)
 			ready = ready && v.phase == running && v.started
-		case v.kind == initKind && initialized:
-		case v.kind == initKind:
+		case v.kind == Init && initialized:
+		case v.kind == Init:
 			ready = false
 			switch {
 			case v.over(pod) && v.exit == 0:
@@ -250,7 +252,7 @@ func decideStop(w world, now time.Time) (p plan) {
 		blocked := false
 		for i := len(w.views) - 1; i >= 0; i-- {
 			v := &w.views[i]
-			if (v.kind == sidecar) != sidecars {
+			if (v.kind == Sidecar) != sidecars {
 				continue
 			}
 			if v.phase == running {
@@ -267,8 +269,8 @@ func decideStop(w world, now time.Time) (p plan) {
 		turn = turn && !blocked
 	}
 	switch {
-	case slices.ContainsFunc(w.views, func(v view) bool { return v.live() }), w.sandbox == sandboxBusy:
-	case w.sandbox == sandboxNone:
+	case slices.ContainsFunc(w.views, func(v view) bool { return v.live() || v.held }), w.sandbox == SandboxBusy:
+	case w.sandbox == SandboxNone:
 		p.stopped = true
 	case w.sandboxDue.After(now):
 		p.wait(w.sandboxDue)
@@ -286,13 +288,13 @@ func (p *plan) end(i int, v *view, by, now time.Time, hooks bool) {
 	}
 	switch {
 	case v.sent.IsZero():
-		p.stop = append(p.stop, deadline{i, later(by, now.Add(minWindow))})
-	case later(by, v.sentAt.Add(minWindow)).Before(v.sent):
-		p.stop = append(p.stop, deadline{i, later(by, v.sentAt.Add(minWindow))})
-	case !now.Before(v.sent.Add(killRetry)):
+		p.stop = append(p.stop, deadline{i, later(by, now.Add(MinWindow))})
+	case later(by, v.sentAt.Add(MinWindow)).Before(v.sent):
+		p.stop = append(p.stop, deadline{i, later(by, v.sentAt.Add(MinWindow))})
+	case !now.Before(v.sent.Add(KillRetry)):
 		p.stop = append(p.stop, deadline{i, now})
 	default:
-		p.wait(v.sent.Add(killRetry))
+		p.wait(v.sent.Add(KillRetry))
 	}
 }
 

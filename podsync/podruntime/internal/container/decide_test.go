@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package podruntime
+package container
 
 import (
 	"maps"
@@ -37,14 +37,14 @@ func views(change map[int]view) []view {
 	}
 	never := corev1.ContainerRestartPolicyNever
 	list := []view{
-		{spec: &corev1.Container{Name: "init1"}, kind: initKind},
-		{spec: &corev1.Container{Name: "side", RestartPolicy: &always}, kind: sidecar},
-		{spec: &corev1.Container{Name: "init2"}, kind: initKind},
-		{spec: &corev1.Container{Name: "app1"}, kind: regular},
-		{spec: &corev1.Container{Name: "app2"}, kind: regular},
+		{spec: &corev1.Container{Name: "init1"}, kind: Init},
+		{spec: &corev1.Container{Name: "side", RestartPolicy: &always}, kind: Sidecar},
+		{spec: &corev1.Container{Name: "init2"}, kind: Init},
+		{spec: &corev1.Container{Name: "app1"}, kind: Regular},
+		{spec: &corev1.Container{Name: "app2"}, kind: Regular},
 	}
 	if _, ok := change[debugger]; ok {
-		list = append(list, view{spec: &corev1.Container{Name: "debugger"}, kind: ephemeral})
+		list = append(list, view{spec: &corev1.Container{Name: "debugger"}, kind: Ephemeral})
 	}
 	for i, v := range change {
 		v.spec, v.kind = list[i].spec, list[i].kind
@@ -203,8 +203,8 @@ func TestAPodStopsInOrder(t *testing.T) {
 func TestSidecarsEndInReverse(t *testing.T) {
 	sidecars := func(first, second view) []view {
 		always := corev1.ContainerRestartPolicyAlways
-		first.spec, first.kind = &corev1.Container{RestartPolicy: &always}, sidecar
-		second.spec, second.kind = first.spec, sidecar
+		first.spec, first.kind = &corev1.Container{RestartPolicy: &always}, Sidecar
+		second.spec, second.kind = first.spec, Sidecar
 		return []view{first, second}
 	}
 	end := at(60)
@@ -220,26 +220,26 @@ func TestSandboxComesBeforeContainersAndGoesAfterThem(t *testing.T) {
 		views  map[int]view
 		want   plan
 	}{
-		"it is made first":              {"Always", world{sandbox: sandboxUnset}, nil, plan{setUp: true}},
-		"once":                          {"Always", world{sandbox: sandboxBusy}, nil, plan{}},
-		"after a failure with a pause":  {"Always", world{sandbox: sandboxUnset, sandboxDue: at(4)}, nil, plan{again: at(4)}},
-		"then containers start":         {"Always", world{sandbox: sandboxReady}, nil, plan{start: []int{init1}}},
-		"a lost one is made again":      {"Always", world{sandbox: sandboxLost}, nil, plan{setUp: true}},
-		"its containers are ended":      {"Always", world{sandbox: sandboxLost}, initialized(map[int]view{app1: up()}), plan{reset: true, stop: []deadline{{side, at(2)}, {app1, at(2)}}}},
-		"a start among them too":        {"Always", world{sandbox: sandboxLost}, initialized(map[int]view{side: exited(0), app1: busy()}), plan{reset: true}},
-		"and all is history":            {"Always", world{sandbox: sandboxLost}, map[int]view{init1: exited(0)}, plan{reset: true, restart: true}},
-		"one that was ended starts":     {"OnFailure", world{sandbox: sandboxLost}, initialized(map[int]view{app1: superseded(exited(0)), app2: exited(0)}), plan{start: nil, reset: true, stop: []deadline{{side, at(2)}}}},
-		"results are kept":              {"OnFailure", world{sandbox: sandboxReady}, map[int]view{init1: {again: true}, app1: exited(0)}, plan{start: []int{init1}}},
-		"and do not restart it twice":   {"OnFailure", world{sandbox: sandboxLost}, map[int]view{init1: {again: true}, app1: exited(0)}, plan{setUp: true}},
-		"unless the work was done":      {"OnFailure", world{sandbox: sandboxLost}, initialized(map[int]view{app1: exited(0), app2: exited(0)}), plan{finished: true}},
-		"Never is not restarted":        {"Never", world{sandbox: sandboxLost}, initialized(map[int]view{app1: up(), app2: up()}), plan{finished: true}},
-		"a stop ends containers first":  {"Always", world{sandbox: sandboxReady, deadline: &end}, map[int]view{app1: up()}, plan{stop: []deadline{{app1, end}}}},
-		"and then the sandbox":          {"Always", world{sandbox: sandboxReady, deadline: &end}, nil, plan{tearDown: true}},
-		"also one that is not ready":    {"Always", world{sandbox: sandboxLost, deadline: &end}, nil, plan{tearDown: true}},
-		"once as well":                  {"Always", world{sandbox: sandboxBusy, deadline: &end}, nil, plan{}},
-		"after a failure with one, too": {"Always", world{sandbox: sandboxLost, deadline: &end, sandboxDue: at(4)}, nil, plan{again: at(4)}},
-		"and one that may be half made": {"Always", world{sandbox: sandboxUnset, deadline: &end}, nil, plan{tearDown: true}},
-		"if there is one":               {"Always", world{sandbox: sandboxNone, deadline: &end}, nil, plan{stopped: true}},
+		"it is made first":              {"Always", world{sandbox: SandboxUnset}, nil, plan{setUp: true}},
+		"once":                          {"Always", world{sandbox: SandboxBusy}, nil, plan{}},
+		"after a failure with a pause":  {"Always", world{sandbox: SandboxUnset, sandboxDue: at(4)}, nil, plan{again: at(4)}},
+		"then containers start":         {"Always", world{sandbox: SandboxReady}, nil, plan{start: []int{init1}}},
+		"a lost one is made again":      {"Always", world{sandbox: SandboxLost}, nil, plan{setUp: true}},
+		"its containers are ended":      {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{app1: up()}), plan{reset: true, stop: []deadline{{side, at(2)}, {app1, at(2)}}}},
+		"a start among them too":        {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{side: exited(0), app1: busy()}), plan{reset: true}},
+		"and all is history":            {"Always", world{sandbox: SandboxLost}, map[int]view{init1: exited(0)}, plan{reset: true, restart: true}},
+		"one that was ended starts":     {"OnFailure", world{sandbox: SandboxLost}, initialized(map[int]view{app1: superseded(exited(0)), app2: exited(0)}), plan{start: nil, reset: true, stop: []deadline{{side, at(2)}}}},
+		"results are kept":              {"OnFailure", world{sandbox: SandboxReady}, map[int]view{init1: {again: true}, app1: exited(0)}, plan{start: []int{init1}}},
+		"and do not restart it twice":   {"OnFailure", world{sandbox: SandboxLost}, map[int]view{init1: {again: true}, app1: exited(0)}, plan{setUp: true}},
+		"unless the work was done":      {"OnFailure", world{sandbox: SandboxLost}, initialized(map[int]view{app1: exited(0), app2: exited(0)}), plan{finished: true}},
+		"Never is not restarted":        {"Never", world{sandbox: SandboxLost}, initialized(map[int]view{app1: up(), app2: up()}), plan{finished: true}},
+		"a stop ends containers first":  {"Always", world{sandbox: SandboxReady, deadline: &end}, map[int]view{app1: up()}, plan{stop: []deadline{{app1, end}}}},
+		"and then the sandbox":          {"Always", world{sandbox: SandboxReady, deadline: &end}, nil, plan{tearDown: true}},
+		"also one that is not ready":    {"Always", world{sandbox: SandboxLost, deadline: &end}, nil, plan{tearDown: true}},
+		"once as well":                  {"Always", world{sandbox: SandboxBusy, deadline: &end}, nil, plan{}},
+		"after a failure with one, too": {"Always", world{sandbox: SandboxLost, deadline: &end, sandboxDue: at(4)}, nil, plan{again: at(4)}},
+		"and one that may be half made": {"Always", world{sandbox: SandboxUnset, deadline: &end}, nil, plan{tearDown: true}},
+		"if there is one":               {"Always", world{sandbox: SandboxNone, deadline: &end}, nil, plan{stopped: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.world.views = views(tc.views)

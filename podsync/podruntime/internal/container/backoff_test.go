@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package podruntime
+package container
 
 import (
 	"slices"
@@ -11,25 +11,26 @@ import (
 
 func TestBackoff(t *testing.T) {
 	const s, m = time.Second, time.Minute
+	kubelet := Backoff{10 * s, 5 * m, 10 * m}
 	// Each run has a duration and the wait before the next one.
 	for name, tc := range map[string]struct {
 		backoff   Backoff
 		ran, want []time.Duration
 	}{
-		"a kubelet's":      {Backoff{}, slices.Repeat([]time.Duration{s}, 8), []time.Duration{0, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 5 * m, 5 * m}},
-		"after a long run": {Backoff{}, []time.Duration{s, s, s, 10 * m, s, s}, []time.Duration{0, 10 * s, 20 * s, 0, 10 * s, 20 * s}},
-		"not long enough":  {Backoff{}, []time.Duration{s, s, 10*m - s}, []time.Duration{0, 10 * s, 20 * s}},
+		"a kubelet's":      {kubelet, slices.Repeat([]time.Duration{s}, 8), []time.Duration{0, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 5 * m, 5 * m}},
+		"after a long run": {kubelet, []time.Duration{s, s, s, 10 * m, s, s}, []time.Duration{0, 10 * s, 20 * s, 0, 10 * s, 20 * s}},
+		"not long enough":  {kubelet, []time.Duration{s, s, 10*m - s}, []time.Duration{0, 10 * s, 20 * s}},
 		"its own": {
 			Backoff{Initial: 2 * s, Max: 3 * s, Reset: m},
 			[]time.Duration{s, s, s, s, m, s}, []time.Duration{0, 2 * s, 3 * s, 3 * s, 0, 2 * s},
 		},
-		"max below initial": {Backoff{Max: s}, []time.Duration{s, s, s}, []time.Duration{0, 10 * s, 10 * s}},
+		"no doubling": {Backoff{10 * s, 10 * s, 10 * m}, []time.Duration{s, s, s}, []time.Duration{0, 10 * s, 10 * s}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []time.Duration
 			var waited time.Duration
 			for attempt, ran := range tc.ran {
-				waited = tc.backoff.withDefaults().next(attempt, waited, ran)
+				waited = tc.backoff.Next(attempt, waited, ran)
 				got = append(got, waited)
 			}
 			if !slices.Equal(got, tc.want) {

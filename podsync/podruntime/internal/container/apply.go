@@ -1,0 +1,325 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package container
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// An Event is a fact about a container: one of the types below.
+type Event interface{ event() }
+
+// Listed says which runs the runtime lists.
+type Listed struct {
+	Runs      []Run  // by attempt
+	Resources string // the text of the grant that the container should have
+}
+
+// SpecChanged replaces the spec.
+type SpecChanged struct {
+	Spec *corev1.Container // with the same name
+}
+
+// Starting says that the next run is being started.
+type Starting struct {
+	Resources string // the text of its grant
+}
+
+// StartEnded is the end of a start. The zero value says that the run has begun.
+type StartEnded struct {
+	MayHaveRun bool     // the run may have begun, and does not run
+	Failure    *Failure // not nil: the run has not begun
+	GivenUp    bool     // the run has not begun, because the pod ends
+}
+
+// Probed is the result of hooks and probes of a run.
+type Probed struct {
+	Attempt     int   // the run
+	PostStarted bool  // the postStart hook has returned
+	Started     bool  // the startup probe has succeeded
+	Ready       *bool // the verdict of the readiness probe; nil: it has not changed
+}
+
+// Unhealthy says that a probe or hook of a run has failed.
+type Unhealthy struct {
+	Attempt int       // the run
+	By      time.Time // when it must have ended
+}
+
+// Replaced says that the run must end because another one with a changed spec takes its place.
+type Replaced struct{}
+
+// Resized says which resources a run has.
+type Resized struct {
+	Attempt   int    // the run
+	Resources string // the text of its grant
+}
+
+// HookCalled says that the preStop hook was called, or has another deadline.
+type HookCalled struct {
+	By time.Time // the deadline
+}
+
+// HookEnded says that the preStop hook of a run has returned.
+type HookEnded struct {
+	Attempt int // the run
+}
+
+// StopSent says that Stop was called.
+type StopSent struct {
+	By    time.Time // the deadline
+	Reset bool      // all containers of the pod start again: the exit code says nothing about the work
+}
+
+// StopFailed says that a Stop failed, so that it must be called again.
+type StopFailed struct {
+	Attempt int       // the run
+	By      time.Time // the deadline of the Stop
+}
+
+// MessageReading says that the termination message is read from the log.
+type MessageReading struct{}
+
+// MessageRead is the termination message of a run.
+type MessageRead struct {
+	Attempt int    // the run
+	Message string // empty: it has left none
+}
+
+// MessageGivenUp says that the reading of a message has ended without one: the next process reads it.
+type MessageGivenUp struct{}
+
+func (Listed) event()         {}
+func (SpecChanged) event()    {}
+func (Starting) event()       {}
+func (StartEnded) event()     {}
+func (Probed) event()         {}
+func (Unhealthy) event()      {}
+func (Replaced) event()       {}
+func (Resized) event()        {}
+func (HookCalled) event()     {}
+func (HookEnded) event()      {}
+func (StopSent) event()       {}
+func (StopFailed) event()     {}
+func (MessageReading) event() {}
+func (MessageRead) event()    {}
+func (MessageGivenUp) event() {}
+
+// startRetry is the time until a run that was started and that the runtime does not list yet is
+// started again.
+const startRetry = time.Second
+
+// Apply records a fact. It returns an error, and changes nothing, if the fact can't be true now.
+func (c *Container) Apply(now time.Time, event Event) error {
+	refuse := func(why string) error { return fmt.Errorf("container %s: %T: %s", c.spec.Name, event, why) }
+	switch e := event.(type) {
+	case Listed:
+		c.listed(now, e)
+	case SpecChanged:
+		c.spec = e.Spec
+	case Starting:
+		if c.starting || c.Listed(Running) || c.reading {
+			return refuse("the run before has not ended")
+		}
+		c.start(e.Resources)
+	case StartEnded:
+		if !c.starting {
+			return refuse("no start is under way")
+		}
+		c.startEnded(now, e)
+	case Probed:
+		if e.Attempt == c.attempt && c.Listed(Running) {
+			c.rec.PostStarted = c.rec.PostStarted || e.PostStarted
+			c.rec.Started = c.rec.Started || e.Started
+			if e.Ready != nil {
+				c.rec.Ready = *e.Ready
+			}
+		}
+	case Unhealthy:
+		if e.Attempt == c.attempt && c.Listed(Running) && !c.pod.Ending && c.endBy.IsZero() {
+			c.endBy = e.By
+		}
+	case Replaced:
+		if !c.Listed(Running) {
+			return refuse("it does not run")
+		}
+		c.replace(now)
+	case Resized:
+		if e.Attempt == c.attempt {
+			c.rec.Resources = e.Resources
+		}
+	case HookCalled:
+		if !c.Listed(Running) || c.starting {
+			return refuse("it does not run")
+		}
+		c.hook, c.hookBy = true, e.By
+	case HookEnded:
+		if e.Attempt == c.attempt && c.hook {
+			c.hook, c.rec.PreStopped = false, true
+		}
+	case StopSent:
+		if !c.Listed(Running) || c.starting {
+			return refuse("it does not run")
+		}
+		c.stopSent(now, e)
+	case StopFailed:
+		if e.Attempt == c.attempt && c.sent.Equal(e.By) {
+			c.sent = time.Time{}
+		}
+	case MessageReading:
+		if !c.NeedsMessage() {
+			return refuse("there is no message to read")
+		}
+		c.reading = true
+	case MessageRead:
+		if e.Attempt != c.attempt || !c.Listed(Exited) {
+			break
+		}
+		c.reading = false
+		c.rec.Message, c.rec.Noted, c.rec.Ready = e.Message, true, false
+	case MessageGivenUp:
+		c.reading = false
+	}
+	return nil
+}
+
+// listed updates the container from the runtime's list.
+func (c *Container) listed(now time.Time, e Listed) {
+	if n := len(e.Runs); n > 0 && e.Runs[n-1].Attempt > c.attempt {
+		// A run without a record: the directory was lost, or its disk.
+		c.advance(e.Runs[n-1].Attempt, Record{})
+	}
+	c.obs, c.prev, c.older = nil, nil, nil
+	for i := range e.Runs {
+		run := e.Runs[i]
+		if run.Attempt == c.attempt {
+			c.obs = &run
+			continue
+		}
+		if c.prev != nil {
+			c.older = append(c.older, c.prev.Attempt)
+		}
+		c.prev = &run
+	}
+	if c.obs == nil && !c.starting && !c.rec.Ran.IsZero() {
+		if c.rec.Lost.IsZero() {
+			c.rec.Lost, c.rec.Noted = now, true
+		}
+		c.obs = lost(c.attempt, c.rec)
+	}
+	if c.prev == nil && c.attempt > 0 && !c.prevRec.Lost.IsZero() {
+		c.prev = lost(c.attempt-1, c.prevRec)
+	}
+	switch {
+	case c.Listed(Running):
+		if c.rec.Ran.IsZero() {
+			c.began(now, e.Resources)
+		}
+		if c.rec.Image != c.spec.Image {
+			c.replace(now)
+		}
+	case c.Listed(Exited):
+		c.exited(now)
+	default:
+		c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, false, time.Time{}
+	}
+}
+
+// began records a run that is listed as running for the first time.
+func (c *Container) began(now time.Time, resources string) {
+	if c.rec.Image == "" { // started by a process whose record is gone
+		c.rec.Image, c.rec.Resources = c.spec.Image, resources
+	}
+	if c.rec.Ran = c.obs.StartedAt; c.rec.Ran.IsZero() {
+		c.rec.Ran = now
+	}
+	if !c.Watched() {
+		c.rec.PostStarted, c.rec.Started, c.rec.Ready = true, true, true
+	}
+}
+
+// exited records the end of a run.
+func (c *Container) exited(now time.Time) {
+	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, false, time.Time{}
+	c.due = due(c.obs.FinishedAt, c.Delay(), now)
+	if c.inPast() && !podstatus.RestartsPod(c.spec, c.obs.ExitCode) {
+		c.due = time.Time{} // only the container that asked for the restart is held back
+	}
+}
+
+// lost returns a run that ran and that the runtime no longer lists.
+func lost(attempt int, rec Record) *Run {
+	return &Run{
+		Attempt: attempt, State: Exited, StartedAt: rec.Ran, FinishedAt: rec.Lost,
+		ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "the runtime no longer has the container",
+	}
+}
+
+// advance makes attempt the newest run.
+func (c *Container) advance(attempt int, rec Record) {
+	if c.attempt >= 0 {
+		c.prevRec, c.prev = c.rec, c.obs
+	}
+	c.attempt, c.rec, c.obs, c.reading = attempt, rec, nil, false
+	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, false, time.Time{}
+}
+
+// replace ends the run because of a change of its spec.
+func (c *Container) replace(now time.Time) {
+	if c.kind == Ephemeral || c.pod.Ending || !c.endBy.IsZero() {
+		return
+	}
+	c.rec.Replace = true
+	c.endBy = now.Add(c.pod.Grace)
+}
+
+// start makes the next run the newest one.
+func (c *Container) start(resources string) {
+	attempt, rec := max(c.attempt, 0), Record{Image: c.spec.Image, Resources: resources}
+	if c.Listed(Exited) {
+		attempt, rec.Waited = c.attempt+1, c.Delay()
+	}
+	if attempt != c.attempt {
+		c.advance(attempt, rec)
+	}
+	c.rec, c.starting = rec, true
+}
+
+// startEnded records the end of a start.
+func (c *Container) startEnded(now time.Time, e StartEnded) {
+	c.starting = false
+	switch {
+	case e.GivenUp:
+	case e.Failure != nil:
+		c.failure = e.Failure
+		c.due = now.Add(e.Failure.RetryIn(c.failures, c.pod.Backoff))
+		c.failures++
+	default:
+		c.failure, c.failures = nil, 0
+		if e.MayHaveRun {
+			c.rec.Ran = now // and is lost, since it is not listed
+			return
+		}
+		c.due = now.Add(startRetry) // a runtime that lists it late is not called without end
+	}
+}
+
+// stopSent records a Stop.
+func (c *Container) stopSent(now time.Time, e StopSent) {
+	if e.Reset {
+		c.rec.Replace = true
+	}
+	if c.hook {
+		c.hook, c.rec.PreStopped = false, true
+	}
+	if c.sentAt.IsZero() {
+		c.sentAt = now
+	}
+	c.sent = e.By
+}

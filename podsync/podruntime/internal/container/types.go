@@ -1,0 +1,128 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package container decides about the containers of a pod: which one starts or ends next. A
+// [Container] is the state of one container; facts come in with Apply, and Decide returns the
+// actions for a pod. The package has no clock, no goroutine and no client.
+package container
+
+import "time"
+
+// A Kind is the place of a container in the life of its pod.
+type Kind uint8
+
+// The kinds.
+const (
+	Init Kind = iota
+	Sidecar
+	Regular
+	Ephemeral
+)
+
+// A State is the progress of a run as the runtime lists it.
+type State int
+
+// The states, in their order.
+const (
+	Created State = iota // it exists and has never run
+	Running
+	Exited
+)
+
+// A Run is a run of a container as the runtime lists it.
+type Run struct {
+	Attempt    int       // counted from 0
+	State      State     // its progress
+	RuntimeID  string    // the name that the runtime gave it
+	ImageID    string    // of its image
+	StartedAt  time.Time // zero: not known
+	FinishedAt time.Time // of an exited run
+	ExitCode   int32     // of an exited run
+	Signal     int32     // that ended it, or 0
+	Reason     string    // of its exit; optional
+	Message    string    // about its exit; optional
+}
+
+// A Record has the facts about a run that the runtime does not keep. It is on disk.
+type Record struct {
+	// Waited is the time for which the run was held back.
+	Waited time.Duration `json:"waited,omitempty"`
+	// Image and Resources, the text of a grant, are those that the run was given last.
+	Image     string `json:"image,omitempty"`
+	Resources string `json:"resources,omitempty"`
+	// Ran says that the runtime has listed the run as running, or that it may have run.
+	Ran time.Time `json:"ran,omitzero"`
+	// The results of hooks and probes.
+	PostStarted bool `json:"postStarted,omitempty"` // its postStart hook has returned
+	Started     bool `json:"started,omitempty"`     // its startup probe has succeeded
+	Ready       bool `json:"ready,omitempty"`       // the verdict of its readiness probe
+	PreStopped  bool `json:"preStopped,omitempty"`  // its preStop hook has ended
+	// Replace says that the run was ended because its spec had changed.
+	Replace bool `json:"replace,omitempty"`
+	// Message is the termination message; Noted says that it was read.
+	Message string `json:"message,omitempty"`
+	Noted   bool   `json:"noted,omitempty"`
+	// Lost is set for a run that the runtime no longer lists although it ran.
+	Lost time.Time `json:"lost,omitzero"`
+}
+
+// A Failure is the reason why a container could not be started.
+type Failure struct {
+	Reason        string // in CamelCase, for the status
+	BackoffReason string // instead of Reason while the next try is held back; optional
+	Message       string // for people
+}
+
+// maxPreparation is the longest wait after a start that has failed.
+const maxPreparation = time.Minute
+
+// RetryIn returns the wait after the nth failure in a row, counted from 0.
+func (f *Failure) RetryIn(n int, b Backoff) time.Duration {
+	if f.BackoffReason != "" { // it has the kubelet's back-off for pulls
+		return min(b.Initial<<min(n, 10), b.Max)
+	}
+	return Preparation(n)
+}
+
+// Preparation returns the wait after the nth failure in a row of a call that prepares a start,
+// counted from 0.
+func Preparation(n int) time.Duration { return min(time.Second<<min(n, 10), maxPreparation) }
+
+// A Backoff is how long a container that has ended waits for its next start.
+type Backoff struct {
+	Initial time.Duration // before the second restart; there is no wait before the first
+	Max     time.Duration // of the doubling
+	Reset   time.Duration // a run of this length makes the next one a first one
+}
+
+// Next returns how long to wait after a run. attempt counts the runs from 0,
+// waited is how long this one had waited itself, and ran how long it has lasted.
+func (b Backoff) Next(attempt int, waited, ran time.Duration) time.Duration {
+	switch {
+	case attempt == 0, ran >= b.Reset:
+		return 0
+	case waited == 0:
+		return b.Initial
+	}
+	return min(2*waited, b.Max)
+}
+
+// due returns when a container may be started again that has finished at a time and
+// is to wait. That time was read from a clock that may have been set back since,
+// which is no reason to wait for longer.
+func due(finished time.Time, wait time.Duration, now time.Time) time.Time {
+	return now.Add(min(finished.Add(wait).Sub(now), wait))
+}
+
+// A Pod is what its containers know of a pod. The containers of a pod share one.
+type Pod struct {
+	// Ending says that the pod is being stopped.
+	Ending bool
+	// Past has, by container, the newest run that does not count, because all containers
+	// started again after it.
+	Past map[string]int
+	// Grace is the grace period of the pod.
+	Grace time.Duration
+	// Backoff holds back the next runs.
+	Backoff Backoff
+}
