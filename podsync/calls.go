@@ -147,6 +147,7 @@ func (c *caller) end(t *entry, call *core.Call, apply func()) {
 	c.pods.mu.Lock()
 	defer c.pods.mu.Unlock()
 	c.running[queueOf(call.Op)]--
+	t.cancelCall = nil // the context would be kept with it
 	apply()
 	c.pods.markDirty(t)
 	wake(c.pods.kick)

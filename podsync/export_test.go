@@ -111,15 +111,12 @@ func (c *Controller) BrokenInvariants(h History) (broken []string) {
 		}
 		if call := t.InFlight(core.Calls); call != nil {
 			calls[queueOf(call.Op)]++
-			if t.cancelCall == nil {
-				wrong("cancelCall is set while a call is under way")
-			}
 		}
 		if t.InFlight(core.Writes) != nil {
 			writes++
-			if t.cancelWrite == nil {
-				wrong("cancelWrite is set while a request is under way")
-			}
+		}
+		if (t.cancelCall != nil) != (t.InFlight(core.Calls) != nil) || (t.cancelWrite != nil) != (t.InFlight(core.Writes) != nil) {
+			wrong("cancelCall and cancelWrite are set while a call or request is under way, and only then")
 		}
 	}
 	if calls != c.loop.caller.running || writes != c.loop.writer.running {

@@ -33,7 +33,8 @@ const (
 //
 // Invariant: dirty means that the entry is in table.dirty, queued[q] that it is in queue q of
 // the caller or the writer.
-// Invariant: cancelCall and cancelWrite are set while a call or request is under way.
+// Invariant: cancelCall and cancelWrite are set while a call or request is under way, and only
+// then.
 type entry struct {
 	core.State
 	ref  Ref
@@ -130,7 +131,7 @@ func (b *table) abort(t *entry, lane core.Lane) {
 	if lane == core.Writes {
 		cancel = t.cancelWrite
 	}
-	if cancel != nil && t.InFlight(lane) != nil {
+	if cancel != nil {
 		cancel()
 	}
 }

@@ -152,6 +152,7 @@ func (w *writer) end(t *entry, apply func(at core.Moment)) {
 	w.pods.mu.Lock()
 	defer w.pods.mu.Unlock()
 	w.running--
+	t.cancelWrite = nil // the context would be kept with it
 	apply(w.pods.moment())
 	w.pods.markDirty(t)
 	wake(w.pods.kick)

@@ -102,7 +102,10 @@ func (t *State) checkLanes(is func(bool, string)) {
 
 func (t *State) checkObject(is func(bool, string)) {
 	v := t.api.pod
-	is(v.pod != nil || v.compact != nil, "pod or compact is set")
+	if v.pod == nil && v.compact == nil {
+		is(false, "pod or compact is set")
+		return
+	}
 	pod := v.Private()
 	is(v.ResourceVersion() == pod.ResourceVersion && v.UID() == pod.UID, "compact and pod are equal")
 	is(t.api.node == pod.Spec.NodeName && t.api.deleting == (pod.DeletionTimestamp != nil), "node and deleting are those of pod")
