@@ -122,8 +122,8 @@ func (w *script) apply(event Event) string {
 	for what, said := range map[string]bool{
 		"+lost": news.Lost, "+relist": news.Relist, "+stale": news.Stale, "+abort": news.Abort, "+back": news.Back, "+expired": after.Expired,
 		"+unapplied": after.Unapplied, "+forgettable": w.state.Forgettable(), "+illegal": err != nil, "+" + news.Dropped: news.Dropped != "",
-		"+mayBeLost": w.state.MayBeLost(),
-		"+unpinned":  news.Call != nil && !news.Call.Pinned && news.Call.Op == Patch,
+		"+mayBeLost": w.state.MayBeLost(), "+superfluous": news.Superfluous, "+firstStop": news.FirstStop, "+fresh": news.Fresh, "+changed": news.Changed,
+		"+unpinned": news.Call != nil && !news.Call.Pinned && news.Call.Op == Patch,
 	} {
 		if said {
 			parts = append(parts, what)

@@ -438,6 +438,29 @@ func TestTheEndOfAKeptReport(t *testing.T) {
 	}
 }
 
+// The last version of a pod may say that it was deleted.
+func TestTheLastVersionCounts(t *testing.T) {
+	s := runningPod()
+	last := s.Pod().DeepCopy()
+	deletedWithin(5)(last)
+	if _, err := s.Apply(moment(tick), Vanished{Last: Cached(last)}); err != nil || s.end.grace != 5*time.Second {
+		t.Errorf("grace period %v, %v", s.end.grace, err)
+	}
+	s.checked()
+}
+
+// With TrustPhase the phase of a report ends the pod.
+func TestATrustedPhaseEndsThePod(t *testing.T) {
+	for trust, want := range map[bool]bool{true: true, false: false} {
+		s := runningPod()
+		s.r.TrustPhase = trust
+		s.says(&Report{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}})
+		if _, ends := s.Ending(); ends != want {
+			t.Errorf("trusted: %v, ends: %v", trust, ends)
+		}
+	}
+}
+
 // Names of the status that a provider of one-container pods may choose.
 func TestTheOnlyContainerIsRenamed(t *testing.T) {
 	two := func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "d"}) }
