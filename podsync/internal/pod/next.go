@@ -128,7 +128,7 @@ func (t *State) decideStop(now Instant) Action {
 	if e.accepted > 0 {
 		grace = min(grace, max(MinGrace, e.killAt-now))
 	}
-	if e.accepted > 0 && e.grace >= e.passed && now < e.recheck {
+	if e.grace >= e.passed && now < e.recheck {
 		return Action{Wake: e.recheck}
 	}
 	return Action{Op: Stop, Grace: grace, Wake: Never}

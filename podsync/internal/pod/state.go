@@ -258,7 +258,7 @@ type termination struct {
 	passed   time.Duration // the grace period of the last call
 	accepted Instant       // when Stop last succeeded; 0: never
 	killAt   Instant       // when the grace period of the first success ends
-	recheck  Instant       // when to call Stop again
+	recheck  Instant       // when to call Stop again; 0 if it was not accepted
 }
 
 // The legal steps of an instance. A gate that closes drops what is known, which is no step.

@@ -461,6 +461,45 @@ func TestATrustedPhaseEndsThePod(t *testing.T) {
 	}
 }
 
+// A pod whose containers have ended while no process ran ends when it is adopted.
+func TestAnEndedPodIsAdopted(t *testing.T) {
+	if reason, ends := adopted(exited(0, false), ran).Ending(); !ends || reason != StopCompleted {
+		t.Errorf("ends: %v, as %q", ends, reason)
+	}
+	if _, ends := adopted(runs(), ran).Ending(); ends {
+		t.Error("a pod that runs ends")
+	}
+}
+
+// What the status of a running pod says is the provider's, and it has the accepted generation.
+func TestTheStatusOfARunningPod(t *testing.T) {
+	st := unready()
+	st.Status.Reason, st.Status.Message = "R", "m"
+	u := runningPod().says(st).now(func(p *corev1.Pod) { p.Generation = 2 }).update(wallAt(tick))
+	if u.Observed.Reason != "R" || u.Observed.Message != "m" || u.Generation != 1 || u.Stopped {
+		t.Errorf("%q: %q, generation %d, stopped: %v", u.Observed.Reason, u.Observed.Message, u.Generation, u.Stopped)
+	}
+}
+
+// imagePull is an error that says why containers wait.
+type imagePull struct{ error }
+
+func (imagePull) WaitingReason(container string) string { return "Pulling" + container }
+
+// A container that has run keeps what is stored of it while the pod starts again.
+func TestContainersThatRanDoNotWaitForStart(t *testing.T) {
+	s := fresh(ran, func(p *corev1.Pod) {
+		p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "d"})
+	})
+	s.callStarted(tick, 50, Action{Op: Start})
+	s.callReturned(moment(tick), Returned{Seq: 51, Report: &Report{}, Err: imagePull{errFailed}, Result: Failed})
+	list := s.update(wallAt(tick)).Observed.ContainerStatuses
+	if len(list) != 2 || list[0].State != (corev1.ContainerState{}) || list[1].State.Waiting == nil || list[1].State.Waiting.Reason != "Pullingd" {
+		t.Errorf("%+v", list)
+	}
+}
+
 // Names of the status that a provider of one-container pods may choose.
 func TestTheOnlyContainerIsRenamed(t *testing.T) {
 	two := func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "d"}) }
