@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"testing"
 	"time"
+	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -150,6 +151,13 @@ func TestWhatTheBreakerCounts(t *testing.T) {
 	}
 	if w.serverAnswered(0, apierrors.NewInternalError(errFailed)) || !w.serverAnswered(0, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "a", errFailed)) {
 		t.Error("it is back when the server answers, and not before")
+	}
+}
+
+// A pod costs one allocation of 768 bytes, of which the runtime takes eight.
+func TestAnEntryFitsIntoItsSizeClass(t *testing.T) {
+	if size := unsafe.Sizeof(entry{}); size > 760 {
+		t.Errorf("an entry has %d bytes, and the next size class costs 128 bytes a pod", size)
 	}
 }
 

@@ -135,8 +135,8 @@ type providerState struct {
 // A Saved is what the checkpoint has of the pod.
 type Saved struct {
 	Exists     bool    // it has a record
-	Generation int64   // of the saved pod
 	Lost       bool    // it says that the loss of the pod is not believed yet
+	Generation int64   // of the saved pod
 	LostSince  Instant // of the process before; 0: none
 }
 
@@ -226,8 +226,8 @@ type newsState struct {
 // rivalState is about other clients that write the pod.
 type rivalState struct {
 	conflicts  uint8           // in a row, in which the phase in the API was contested
-	contested  corev1.PodPhase // see conflicts
 	repairs    uint8           // patches in a row that only other clients' writes caused
+	contested  corev1.PodPhase // see conflicts
 	repairedAt Instant
 }
 

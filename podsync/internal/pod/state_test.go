@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // Check names the invariant that is broken.
@@ -497,6 +498,70 @@ func TestContainersThatRanDoNotWaitForStart(t *testing.T) {
 	list := s.update(wallAt(tick)).Observed.ContainerStatuses
 	if len(list) != 2 || list[0].State != (corev1.ContainerState{}) || list[1].State.Waiting == nil || list[1].State.Waiting.Reason != "Pullingd" {
 		t.Errorf("%+v", list)
+	}
+}
+
+// How many suspects are more likely a mistake than the truth.
+func TestTooMany(t *testing.T) {
+	for _, tc := range []struct {
+		gone, unsure, held int
+		want               bool
+	}{
+		{1, 0, 1, false}, {2, 0, 2, true}, {2, 0, 3, false}, {1, 1, 2, true}, {0, 0, 0, false},
+		{5, 0, 20, false}, {6, 0, 20, true}, {3, 3, 20, true}, {25, 0, 100, false}, {26, 0, 100, true},
+	} {
+		if got := TooMany(tc.gone, tc.unsure, tc.held); got != tc.want {
+			t.Errorf("%+v: %v", tc, got)
+		}
+	}
+}
+
+// A report about a pod of which nothing is known decides about it if a List has been applied.
+func TestAReportDecidesAfterAList(t *testing.T) {
+	for joined, want := range map[bool]bool{true: true, false: false} {
+		s := newScene(testPod(ran))
+		if _, err := s.Apply(moment(tick), Reported{Seq: 5, Report: runs(), FP: 1, Joined: joined}); err != nil || s.Known() != want {
+			t.Errorf("joined: %v, known: %v, %v", joined, s.Known(), err)
+		}
+	}
+}
+
+// A resize that the provider has not accepted, or can't apply, is a condition of its own.
+func TestAnUnappliedResizeIsPending(t *testing.T) {
+	resized := func(p *corev1.Pod) {
+		p.Generation = 2
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
+	}
+	pending := func(s *scene) bool {
+		return slices.ContainsFunc(s.update(wallAt(tick)).Observed.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonInfeasible
+		})
+	}
+	says := func(st *Report) *Report { st.Generation = 1; return st }
+	for name, edit := range map[string]func(*corev1.Pod){"resized": resized, "another image": func(p *corev1.Pod) { p.Generation = 2 }} {
+		s := fresh().calls(Start, 0, runs()).now(edit).calls(Update, 0, Rejection{"R", "m"})
+		if got := pending(s); got != (name == "resized") {
+			t.Errorf("%s, refused: %v", name, got)
+		}
+		s = fresh()
+		s.r.Updates = false
+		s.calls(Start, 0, says(runs())).says(says(unready())).now(edit)
+		if got := pending(s); got != (name == "resized") || !s.unapplied() {
+			t.Errorf("%s, without Update: %v, unapplied: %v", name, got, s.unapplied())
+		}
+	}
+}
+
+// After an answer of the Inspector the next List decides.
+func TestAnInspectorIsAskedOnce(t *testing.T) {
+	s := runningPod()
+	s.r.Inspects = true
+	s.absent(moment(tick), 90, false)
+	if got := s.Next(tick, Calls, true); got.Op != Inspect {
+		t.Fatalf("%q", got.Op)
+	}
+	if s.calls(Inspect, 0, errFailed); s.Next(tick+time.Hour, Calls, true).Op != "" {
+		t.Error("it is asked again without a List")
 	}
 }
 

@@ -102,7 +102,7 @@ type Action struct {
 
 // A Stage is a stage of a pod between its binding to the node and the moment at which
 // it is forgotten.
-type Stage int
+type Stage uint8
 
 // The stages.
 const (
