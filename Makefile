@@ -124,10 +124,12 @@ EXPLORE := $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm )$(GO)
 explore: ## The library's controllers with every fault at every place, then an hour of pairs of faults (EXPLORE_PAIRS=1m for each test)
 	cd test/explore && $(EXPLORE) test -timeout 5h -count=1 -v ./own -args -pairs=$(or $(EXPLORE_PAIRS),8m)
 	cd test/explore && $(EXPLORE) test -timeout 1h -count=1 ./planted ./manager
+	cd test/explore/public && $(EXPLORE) test -timeout 1h -count=1 -v .
 
 .PHONY: explore-short
 explore-short:
 	cd test/explore && $(EXPLORE) test -short -timeout $(TEST_TIMEOUT) ./...
+	cd test/explore/public && $(EXPLORE) test -short -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: soak
 soak: ## The long soaks, under the race detector too
@@ -198,6 +200,7 @@ bench: ## Benchmarks of the packages, then side by side with their peers, on a r
 	cd bench && KUBEWRIGHT_E2E=1 $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
 	cd bench && $(GO) test -v -count=1 -run 'TestCompare|TestMemory' -timeout 60m ./resourceslice -args -100k # tests: writes and time incomplete
 	cd bench/claimstore && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 200x .
+	cd bench && KUBEWRIGHT_E2E=1 $(GO) test -run TestCompare -v -count=1 ./explore
 	cd bench/election && $(GO) test -run TestCompare -v -count=1 . # elections in virtual time: a table, which can't be faster or slower
 
 .PHONY: scale

@@ -51,10 +51,11 @@ type Fault struct {
 
 	places  func(plan.Place) bool // nil: writes, calls and steps
 	shared  bool                  // at a step it is the same for all programs
+	watched bool                  // one plan for each resource that the program watches
 	objects bool                  // one plan for each object
 	lasts   time.Duration
 	apply   func(x *exchange)
-	object  string // in a plan: the object, as "Kind ns/name"
+	object  string // in a plan: the object, as "Kind ns/name", or the resource
 }
 
 // Faults returns the faults that are tried by default. A caller may leave some out and
@@ -68,6 +69,7 @@ type Fault struct {
 //	500, 503, reset    a request is refused, or its connection breaks
 //	slow               a request takes 5 s
 //	late events        from a write on, all watch events are held back for 10 s
+//	late RESOURCE      the same for the events of one resource, before which others arrive
 //	dropped events     from a write on, 5 s of watch events are lost, and watches expire
 //	stale 1, 2, 4      as crash after, with reads that are so many writes behind for 15 s
 //	takeover           the process is paused for a minute; a second one starts on another host
@@ -118,6 +120,9 @@ func Faults() []Fault {
 		}},
 		{Name: "late events", places: changes, shared: true, lasts: lateFor, apply: func(x *exchange) {
 			time.AfterFunc(lateFor, x.w.Server.StallWatches(apitest.Match{}))
+		}},
+		{Name: "late", places: changes, watched: true, lasts: lateFor, apply: func(x *exchange) {
+			time.AfterFunc(lateFor, x.w.Server.StallWatches(apitest.Match{User: x.p.program.User.Name, Resource: x.object}))
 		}},
 		{Name: "dropped events", places: changes, shared: true, lasts: dropFor, apply: func(x *exchange) {
 			resume := x.w.Server.StallWatches(apitest.Match{})
@@ -320,18 +325,22 @@ func (x *exchange) report(what string, err error) {
 	x.w.note("another client: %s %s", what, x.object)
 }
 
+// each reports whether there is a plan for each object or resource at a place.
+func (f *Fault) each() bool { return f.objects || f.watched }
+
 // faultsOf returns the faults of the hits of a plan.
 func faultsOf(known []Fault, p plan.Plan) (faults []Fault, _ error) {
 	known = append(slices.Clone(known), Faults()...)
 	for _, h := range p {
-		at := slices.IndexFunc(known, func(f Fault) bool {
-			return f.Name == h.Fault && !f.objects || f.objects && strings.HasPrefix(h.Fault, f.Name+" ")
-		})
+		at := slices.IndexFunc(known, func(f Fault) bool { return f.Name == h.Fault && !f.each() })
+		if at < 0 {
+			at = slices.IndexFunc(known, func(f Fault) bool { return f.each() && strings.HasPrefix(h.Fault, f.Name+" ") })
+		}
 		if at < 0 {
 			return nil, fmt.Errorf("explore: plan %q: unknown fault %q", p, h.Fault)
 		}
 		f := known[at]
-		if f.objects {
+		if f.each() {
 			f.object = strings.TrimPrefix(h.Fault, f.Name+" ")
 		}
 		faults = append(faults, f)
@@ -348,6 +357,12 @@ func plansAt(faults []Fault, s spot) (plans []plan.Plan) {
 		case f.objects:
 			for _, obj := range s.objects {
 				plans = append(plans, plan.Plan{{Fault: f.Name + " " + obj, Place: s.place}})
+			}
+		case f.watched && len(s.watched) == 1:
+			// That is "late events".
+		case f.watched:
+			for _, resource := range s.watched {
+				plans = append(plans, plan.Plan{{Fault: f.Name + " " + resource, Place: s.place}})
 			}
 		default:
 			plans = append(plans, plan.Plan{{Fault: f.Name, Place: s.place}})

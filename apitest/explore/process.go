@@ -61,6 +61,8 @@ type lane struct {
 	name string // of the program, and of the host if it is not the first
 	host string
 	dir  string // the directory of the next process; empty until it is used
+
+	watched []string // resources; guarded by World.mu
 }
 
 // OnCrash calls f when the process crashes, before its context is done. f must end what

@@ -86,7 +86,8 @@ func (e entry) line() string {
 type spot struct {
 	place   plan.Place
 	objects []string
-	again   bool // the step of another program: shared faults are tried at the first
+	watched []string // the resources that the program has watched
+	again   bool     // the step of another program: shared faults are tried at the first
 }
 
 // outcome is the result of one run.
@@ -172,8 +173,11 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 	var faults []Fault
 	if !p.program.Undisturbed {
 		w.requests++
+		if resource, _, _ := strings.Cut(place.Target, " "); place.Verb == "watch" && !slices.Contains(p.lane.watched, resource) {
+			p.lane.watched = append(slices.Clone(p.lane.watched), resource)
+		}
 		if w.listing.Load() && !strings.HasPrefix(place.Target, "events ") && !strings.HasPrefix(place.Target, "/") {
-			w.spots = append(w.spots, spot{place: place, objects: objects})
+			w.spots = append(w.spots, spot{place: place, objects: objects, watched: p.lane.watched})
 		}
 		faults = w.faultsAt(place)
 	}
@@ -466,7 +470,7 @@ func (w *World) act(st Step) (err error) {
 		w.seen[x.place]++
 		x.place.Number = w.seen[x.place]
 		if w.listing.Load() {
-			w.spots = append(w.spots, spot{x.place, objects, i > 0})
+			w.spots = append(w.spots, spot{x.place, objects, p.lane.watched, i > 0})
 		}
 		faults := w.faultsAt(x.place)
 		w.mu.Unlock()

@@ -23,6 +23,7 @@ var licences = []struct {
 	{"Bitstream-Vera", []string{"copy of the fonts accompanying this license", "Bitstream Vera"}, ""},
 	{"LPPL-1.3c", []string{"GUST Font License", "LaTeX Project Public License", "version 1.3c"}, ""},
 	{"CC-BY-4.0", []string{"Creative Commons Attribution 4.0"}, ""},
+	{"CC-BY-SA-4.0", []string{"Attribution-ShareAlike 4.0 International"}, ""}, // of the documentation of go-digest
 	{"FTL", []string{"FreeType License", "FTL"}, ""},
 	{"MPL-2.0", []string{"Mozilla Public License Version 2.0"}, ""},
 }

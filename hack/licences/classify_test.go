@@ -28,6 +28,7 @@ func TestClassify(t *testing.T) {
 		"ours":       {string(own), []string{"Apache-2.0"}},
 		"two":        {mit + "\n\n" + string(own), []string{"Apache-2.0", "MIT"}},
 		"OFL":        {"under the SIL Open Font License,\nVersion 1.1.", []string{"OFL-1.1"}},
+		"docs":       {"Attribution-ShareAlike 4.0\nInternational", []string{"CC-BY-SA-4.0"}},
 		"FreeType":   {"* The FreeType License, which …, or\n* The GNU General Public License … licenses/ftl.txt", []string{"FTL"}},
 		"BSD, two":   {bsd2, []string{"BSD-2-Clause"}},
 		"BSD, three": {bsd3, []string{"BSD-3-Clause"}},

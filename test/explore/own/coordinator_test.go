@@ -28,10 +28,8 @@ import (
 func TestCoordinator(t *testing.T) {
 	cfg := config(testing.Short())
 	cfg.Options = apitest.Options{Serve: []schema.GroupVersion{coordinationv1beta1.SchemeGroupVersion}, Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: true}}
-	// A backup can free a Lease that a leader holds. Package election says so. If the event
-	// of an assignment is lost and the history with it, candidates poll, and for ten
-	// minutes the coordinator assigns again before one of them claims.
-	cfg.Faults = slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool { return f.Name == "restore" || f.Name == "dropped events" })
+	// A backup can free a Lease that a leader holds. Package election says so.
+	cfg.Faults = slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool { return f.Name == "restore" })
 	cfg.Ignore = []string{"Lease.spec.holderIdentity", "Lease.metadata.annotations", "Lease.metadata.labels", "LeaseCandidate"}
 	explore.Run(t, cfg, func(w *explore.World) explore.Scenario {
 		var mu sync.Mutex
