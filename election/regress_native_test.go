@@ -324,7 +324,7 @@ func TestResignNative(t *testing.T) {
 }
 
 // Who is chosen by the built-in controller, which counts nothing, counts.
-func TestB12ElectedWithoutTransitions(t *testing.T) {
+func TestAnAssignmentWithoutTransitionsIsATerm(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a")
 		r.sleep(time.Second)

@@ -5,6 +5,7 @@ package machine
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -246,5 +247,198 @@ func TestWhenTheObjectsAreWatched(t *testing.T) {
 	u.Apply(b.instant(), Wanted{Candidacy{stopping: true}})
 	if got := watch(); got != Unwatched || !u.Ended() {
 		t.Errorf("watch %v at the end of Run; ended %v", got, u.Ended())
+	}
+}
+
+// Other candidates use the other registry. That is reported once.
+func TestMixedRegistriesAreReportedOnce(t *testing.T) {
+	strategy := func(l *coordinationv1.Lease) {
+		l.Spec.Strategy = ptr.To(coordinationv1.OldestEmulationVersion)
+	}
+	recorded := func(l *coordinationv1.Lease) {
+		l.Annotations = map[string]string{recordKey("x"): record{Peer: spec.Peer{Identity: "x"}}.encode()}
+	}
+	for name, tc := range map[string]struct {
+		coordinated bool
+		holder      string
+		mark        func(*coordinationv1.Lease)
+		want        int
+	}{
+		"a coordinator has named the holder": {false, "x", strategy, 1},
+		"it has named nobody":                {false, "", strategy, 0},
+		"it has named this candidate":        {false, "me", strategy, 0},
+		"there is a record":                  {true, "x", recorded, 1},
+		"records on the Lease":               {false, "x", recorded, 0},
+		"a strategy for LeaseCandidates":     {true, "x", strategy, 0},
+	} {
+		b := newBench(t, func(r *Rules) { r.Coordinated = tc.coordinated })
+		b.see(leaseOf(tc.holder, 1, tc.mark))
+		b.see(leaseOf(tc.holder, 2, tc.mark, atVersion("2")))
+		told := 0
+		for _, e := range b.told {
+			if _, ok := e.(MixedRegistries); ok {
+				told++
+			}
+		}
+		if told != tc.want {
+			t.Errorf("%s: reported %d times, want %d", name, told, tc.want)
+		}
+	}
+}
+
+// A LeaseCandidate exists while its candidate wants to lead and would see an assignment.
+func TestWhenTheLeaseCandidateShouldExist(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*bench)
+		want   bool
+	}{
+		"the Lease was seen":      {func(b *bench) { b.see(leaseOf("x", 1)) }, true},
+		"nothing was seen":        {func(*bench) {}, false},
+		"Run ends":                {func(b *bench) { b.see(leaseOf("x", 1)); b.apply(0, Stopped{}) }, false},
+		"a last resort":           {func(b *bench) { b.see(leaseOf("x", 1)); b.self.LastResort = true }, false},
+		"it stands back":          {func(b *bench) { b.see(leaseOf("x", 1)); b.standBackTo = 1 }, false},
+		"it does no longer":       {func(b *bench) { b.see(leaseOf("x", 1)); b.standBackTo, b.now = 1, 1 }, true},
+		"its creation is watched": {func(b *bench) { b.expect(0, Read); b.apply(0, WatchBegan{}); b.answer(Read, nil, errNotFound) }, true},
+	} {
+		b := newBench(t, func(r *Rules) { r.Coordinated = true })
+		tc.change(b)
+		if got := b.Candidacy(b.now); got.present != tc.want || got.Stopping() != b.stopping {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// The writes of a LeaseCandidate: at once for a ping, after a change with a pause, and
+// every ten minutes. Each has a new renewTime that is not earlier than the ping.
+func TestWhenTheLeaseCandidateIsWritten(t *testing.T) {
+	micro := func(at time.Duration) *metav1.MicroTime {
+		return ptr.To(metav1.NewMicroTime(instantAt(at).Wall))
+	}
+	u, now := NewUpkeep(testRules()), time.Duration(0)
+	want := Candidacy{self: spec.Peer{BinaryVersion: "1.0.0", Priority: 3}, present: true}
+	next := func(op Op) *coordinationv1beta1.LeaseCandidate {
+		t.Helper()
+		for range 100 {
+			u.Apply(instantAt(now), Wanted{want})
+			u.Apply(instantAt(now), Tick{})
+			s := u.Next(instantAt(now))
+			if err := u.Check(); err != nil {
+				t.Fatal(err)
+			}
+			if s.Op == op {
+				u.Apply(instantAt(now), Sent[*coordinationv1beta1.LeaseCandidate]{s})
+				return s.Object
+			}
+			if s.Op != "" || s.Wake <= now {
+				t.Fatalf("%q at %v, want %q; wakes at %v", s.Op, now, op, s.Wake)
+			}
+			now = s.Wake
+		}
+		t.Fatalf("no %q until %v", op, now)
+		return nil
+	}
+	version := 0
+	stored := func(op Op, o *coordinationv1beta1.LeaseCandidate) *coordinationv1beta1.LeaseCandidate {
+		version++
+		o = o.DeepCopy()
+		o.ResourceVersion = strconv.Itoa(version)
+		u.Apply(instantAt(now), Answered[*coordinationv1beta1.LeaseCandidate]{Op: op, Object: o})
+		return o
+	}
+	next(Read)
+	u.Apply(instantAt(now), Answered[*coordinationv1beta1.LeaseCandidate]{Op: Read, Outcome: *errNotFound})
+	created := next(Create)
+	if created.Name != "me" || created.Spec.LeaseName != "lease" || created.Spec.BinaryVersion != "1.0.0" || created.Spec.EmulationVersion != "1.0.0" ||
+		described(created).Priority != 3 || !created.Spec.RenewTime.Equal(micro(0)) {
+		t.Errorf("created %+v", created)
+	}
+	object := stored(Create, created)
+
+	now = time.Minute
+	object.Spec.PingTime, object.ResourceVersion = micro(2*time.Minute), "2"
+	version = 2
+	u.Apply(instantAt(now), Seen[*coordinationv1beta1.LeaseCandidate]{Object: object})
+	answered := next(Update)
+	if now != time.Minute || !answered.Spec.RenewTime.Equal(micro(2*time.Minute)) {
+		t.Errorf("a ping of a clock that is ahead is answered at %v with %v", now, answered.Spec.RenewTime)
+	}
+	object = stored(Update, answered)
+
+	now = 5 * time.Minute
+	want.self.BinaryVersion = "2.0.0"
+	if next(Update); now != 5*time.Minute {
+		t.Errorf("a change is written at %v", now)
+	}
+	object.Spec.BinaryVersion = "2.0.0"
+	object = stored(Update, object)
+	want.self.Priority = 4
+	changed := next(Update)
+	if now != 5*time.Minute+changeGap {
+		t.Errorf("the next change is written at %v", now)
+	}
+	object = stored(Update, changed)
+
+	began := now
+	renewed := next(Update)
+	if now != began+recordInterval || !object.Spec.RenewTime.Before(renewed.Spec.RenewTime) {
+		t.Errorf("renewed after %v from %v to %v", now-began, object.Spec.RenewTime, renewed.Spec.RenewTime)
+	}
+	stored(Update, renewed)
+	want.inquiry = "other"
+	if o := next(Inquire); o.Name != "other" || u.asks != "other" {
+		t.Errorf("asks about %q", o.Name)
+	}
+	want.inquiry, want.present = "", false
+	next(Delete)
+	u.Apply(instantAt(now), Answered[*coordinationv1beta1.LeaseCandidate]{Op: Delete, Object: renewed})
+	want.stopping = true
+	u.Apply(instantAt(now), Wanted{want})
+	if u.Apply(instantAt(now), Tick{}); !u.Ended() {
+		t.Error("the upkeep goes on after the deletion")
+	}
+}
+
+// A Lease that can't be watched is read every RenewInterval; one of which the watch is
+// only down, or that an observer reads, about once in two LeaseDurations.
+func TestTheIntervalOfReads(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, Read)
+	b.answer(Read, leaseOf("x", 1), nil)
+	if got := b.readAt; got != 30*time.Second {
+		t.Errorf("read again at %v", got)
+	}
+	b.apply(0, WatchLost{})
+	b.nothingUntil(125*time.Millisecond, Publish)
+	b.answer(Publish, store(b.recordLease(b.instant()), "2"), nil)
+	b.nothingUntil(3*time.Second, Read)
+	b.answer(Read, leaseOf("x", 2, atVersion("3")), nil)
+	if got := b.readAt; got != 6*time.Second {
+		t.Errorf("read again at %v while the watch is refused", got)
+	}
+}
+
+// A term does not inherit the doubts of an earlier one.
+func TestATermBeginsWithoutDoubts(t *testing.T) {
+	b := newBench(t)
+	b.reg.doubts["y"] = doubt{n: 1}
+	b.lead()
+	if len(b.reg.doubts) > 0 {
+		t.Errorf("doubts: %v", b.reg.doubts)
+	}
+}
+
+// A released Lease has no mark, so an edit that names this process later does not look
+// like its term.
+func TestAReleaseLeavesNoMark(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	l := b.handedLease(b.instant(), "")
+	for _, key := range []string{termAnnotation, handoverAnnotation, offerAnnotation} {
+		if value, there := l.Annotations[key]; there {
+			t.Errorf("%s is %q", key, value)
+		}
+	}
+	if l = b.handedLease(b.instant(), "y"); !isMarked(l) || l.Annotations[handoverAnnotation] != "me" {
+		t.Errorf("the hand-over has %v", l.Annotations)
 	}
 }

@@ -399,3 +399,26 @@ func TestTheTimeOfAnAssignment(t *testing.T) {
 		}
 	}
 }
+
+// The answer to a request about a candidate that was deleted and created again in the
+// meantime is news.
+func TestTheAnswerAboutAnotherCandidate(t *testing.T) {
+	c := New(decideRules())
+	ping := Decision{Do: Ping, Name: "a", UID: "a", Version: "5"}
+	apply(t, c, decideNow, Answered{To: ping, Candidate: ptr.To(candidateAt(6, "a", 1))})
+	if !c.Has("a") {
+		t.Fatal("a candidate that was forgotten is not known from the answer")
+	}
+	again := candidateAt(3, "a", 7)
+	again.UID = "another"
+	apply(t, c, decideNow, Answered{To: ping, Candidate: &again, Read: true})
+	if got := c.candidates["a"]; got.UID != "another" || got.RenewTime != 7 {
+		t.Errorf("the candidate is %+v", got)
+	}
+	old := candidateAt(2, "a", 9)
+	old.UID = "another"
+	apply(t, c, decideNow, Answered{To: ping, Candidate: &old})
+	if got := c.candidates["a"]; got.RenewTime != 7 {
+		t.Errorf("an older answer made it %+v", got)
+	}
+}
