@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,11 +43,14 @@ type stage struct {
 //	unhealthy NAME GRACE                 a probe has failed
 //	stop NAME DURATION                   Stop was called with a deadline from now on
 //	stop-failed, hook-ended, reading, given-up-reading NAME
+//	resized NAME                         it has the resources of another grant
 //	hook NAME DURATION                   the preStop hook was called
 //	message NAME TEXT
 //	ending DURATION                      the pod must end in that time
 //	sandbox none, unset, ready, lost
 //	past NAME ATTEMPT                    the runs up to that one do not count
+//
+// A fact that ends in old is about the run before.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -154,6 +158,9 @@ func (s *stage) fact(words []string) error {
 	}
 	c := s.world.Containers[slices.Index(s.names, words[1])]
 	attempt := c.Attempt()
+	if words[len(words)-1] == "old" {
+		attempt--
+	}
 	var event Event
 	switch words[0] {
 	case "list":
@@ -210,12 +217,19 @@ func (s *stage) fact(words []string) error {
 		event = MessageReading{}
 	case "given-up-reading":
 		event = MessageGivenUp{}
+	case "resized":
+		event = Resized{attempt, "grant"}
 	case "message":
 		event = MessageRead{attempt, strings.Join(words[2:], " ")}
 	default:
 		panic("no such fact: " + words[0])
 	}
-	return c.Apply(s.now, event)
+	before := *c
+	err := c.Apply(s.now, event)
+	if words[len(words)-1] == "old" && !reflect.DeepEqual(before, *c) {
+		return fmt.Errorf("a fact about an old run has changed %+v to %+v", before, *c)
+	}
+	return err
 }
 
 // decisions returns the plan as a text.
