@@ -565,6 +565,65 @@ func TestAnInspectorIsAskedOnce(t *testing.T) {
 	}
 }
 
+// Only a List proves that a pod which was lost is there again.
+func TestStartDoesNotProveThatThePodIsThere(t *testing.T) {
+	s := runningPod()
+	s.r.Lost = LostRestart
+	s.markLost(moment(tick))
+	if s.calls(Start, 0, runs()); s.provider.losses != 1 {
+		t.Errorf("%d losses after Start", s.provider.losses)
+	}
+	if s.observe(tick, 99, runs(), 99, true); s.provider.losses != 0 {
+		t.Errorf("%d losses after a List", s.provider.losses)
+	}
+}
+
+// The informer shows a missing pod again. An older version, which lags behind an answer, shows nothing.
+func TestAMissingPodIsSeenAgain(t *testing.T) {
+	version := func(s *scene, rv string) *Version {
+		pod := s.Pod().DeepCopy()
+		pod.ResourceVersion = rv
+		return Cached(pod)
+	}
+	s := runningPod().with(func(s *scene) { s.api.cachedVersion = "10"; s.setPod(tick, Known(version(s, "30").pod)); s.doubt(tick) })
+	if s.seen(tick, version(s, "20")); !s.Missing() {
+		t.Error("seen in a version from before")
+	}
+	s.suspect.goneSince = tick
+	if s.seen(tick, version(s, "40")); s.Gone() || s.suspect.goneSince != 0 {
+		t.Error("still missing")
+	}
+}
+
+func TestTheStatusOfAStartingPodIsOfTheNewestSpec(t *testing.T) {
+	s := fresh(func(p *corev1.Pod) { p.Generation = 3 })
+	if got := s.update(wallAt(tick)).Generation; got != 3 {
+		t.Errorf("generation %d", got)
+	}
+}
+
+func TestASuspectIsUnsureUntilTheAPIAnswers(t *testing.T) {
+	s := orphanPod(runs())
+	for _, tc := range []struct {
+		answer Answer
+		want   bool
+	}{{AnswerNone, true}, {AnswerForbidden, false}, {AnswerNone, true}, {AnswerGone, false}, {AnswerNone, true}, {AnswerThere, false}} {
+		s.suspectAnswered(tick, tc.answer)
+		if _, unsure := s.Suspicion(); unsure != tc.want {
+			t.Errorf("answer %d: unsure %v", tc.answer, unsure)
+		}
+	}
+}
+
+// A List shows that a pod runs which was reported as stopped. The next one says no more.
+func TestABrokenPromiseIsNewsOnce(t *testing.T) {
+	s := runningPod().says(exited(0, true))
+	if s.observe(tick, 99, runs(), 77, true); !s.Repeats(77, false) || s.provider.seenSeq != 99 {
+		t.Errorf("fingerprint %d, seen at %d", s.provider.fp, s.provider.seenSeq)
+	}
+	s.checked()
+}
+
 // Names of the status that a provider of one-container pods may choose.
 func TestTheOnlyContainerIsRenamed(t *testing.T) {
 	two := func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "d"}) }
