@@ -23,7 +23,7 @@ import (
 func TestExportedAPI(t *testing.T) {
 	byPackage := make(map[string][]goFile)
 	for _, f := range goFiles(t) {
-		if top, _, _ := strings.Cut(f.path, "/"); !f.isTest() && (slices.Contains(product, top) || top == "apitest") && !strings.Contains(f.path, "/internal/") {
+		if top, _, _ := strings.Cut(f.path, "/"); !f.isTest() && (slices.Contains(product, top) || top == "apitest" || top == "vkadapter") && !strings.Contains(f.path, "/internal/") {
 			byPackage[f.dir()] = append(byPackage[f.dir()], f)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -37,7 +38,7 @@ type notFound string
 func (n notFound) Error() string { return fmt.Sprintf("pod %q not found", string(n)) }
 func (notFound) NotFound() bool  { return true }
 
-// CreatePod implements LifecycleHandler.
+// CreatePod implements node.PodLifecycleHandler.
 func (c *cloud) CreatePod(_ context.Context, pod *corev1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +63,7 @@ func (c *cloud) CreatePod(_ context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// UpdatePod implements LifecycleHandler.
+// UpdatePod implements node.PodLifecycleHandler.
 func (c *cloud) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +77,7 @@ func (c *cloud) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// DeletePod implements LifecycleHandler: the last status goes out through the
+// DeletePod implements node.PodLifecycleHandler: the last status goes out through the
 // callback, and the pod is forgotten.
 func (c *cloud) DeletePod(_ context.Context, pod *corev1.Pod) error {
 	c.mu.Lock()
@@ -100,7 +101,7 @@ func (c *cloud) DeletePod(_ context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// GetPod implements LifecycleHandler.
+// GetPod implements node.PodLifecycleHandler.
 func (c *cloud) GetPod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +112,7 @@ func (c *cloud) GetPod(_ context.Context, namespace, name string) (*corev1.Pod, 
 	return pod.DeepCopy(), nil
 }
 
-// GetPodStatus implements LifecycleHandler.
+// GetPodStatus implements node.PodLifecycleHandler.
 func (c *cloud) GetPodStatus(ctx context.Context, namespace, name string) (*corev1.PodStatus, error) {
 	pod, err := c.GetPod(ctx, namespace, name)
 	if err != nil {
@@ -120,7 +121,7 @@ func (c *cloud) GetPodStatus(ctx context.Context, namespace, name string) (*core
 	return &pod.Status, nil
 }
 
-// GetPods implements LifecycleHandler.
+// GetPods implements node.PodLifecycleHandler.
 func (c *cloud) GetPods(context.Context) ([]*corev1.Pod, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,9 +132,21 @@ func (c *cloud) GetPods(context.Context) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// NotifyPods implements Notifier.
+// NotifyPods implements node.PodNotifier.
 func (c *cloud) NotifyPods(_ context.Context, notify func(*corev1.Pod)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.notify = notify
+}
+
+// ConfigureNode fills in the Node, as many providers do.
+func (c *cloud) ConfigureNode(_ context.Context, node *corev1.Node) {
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("20"),
+		corev1.ResourceMemory: resource.MustParse("100Gi"),
+		corev1.ResourcePods:   resource.MustParse("20"),
+	}
+	node.Labels = map[string]string{"type": "virtual-kubelet"}
+	node.Spec.Taints = []corev1.Taint{{Key: "virtual-kubelet.io/provider", Value: "cloud", Effect: corev1.TaintEffectNoSchedule}}
+	node.Status.Capacity, node.Status.Allocatable = capacity, capacity
 }

@@ -27,7 +27,7 @@ func TestPermissionsOfTheNodeAPI(t *testing.T) {
 		cluster.Kubectl(t, "delete", "--ignore-not-found", "-f", "../../examples/rbac/"+file)
 	}
 	const name = "permissions-node"
-	program := startBinary(t, buildExample(t, "vkprovider"), "--kubeconfig="+cluster.ServiceAccountKubeconfig(t, "kubewright", "virtual-node"), "--node-name="+name, "--port=0", "-v=2")
+	program := startBinary(t, buildExample(t, "vkprovider"), "--kubeconfig="+cluster.ServiceAccountKubeconfig(t, "kubewright", "virtual-node"), "--node-name="+name, "--address=127.0.0.1:0")
 	node := awaitNode(t, client, name, "ready and serving", func(n *corev1.Node) bool {
 		return isReady(n) && n.Status.DaemonEndpoints.KubeletEndpoint.Port != 0
 	})

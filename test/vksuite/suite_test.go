@@ -90,7 +90,7 @@ func startProvider(t *testing.T, dir string, cluster *harness.Cluster) {
 		t.Fatal(err)
 	}
 	kubeconfig := cluster.ServiceAccountKubeconfig(t, "kubewright", "virtual-node")
-	cmd := exec.Command(binary, "--kubeconfig="+kubeconfig, "--node-name="+nodeName, "--node-ip="+nodeIP, "--address=127.0.0.1", "--port=0", "-v=2")
+	cmd := exec.Command(binary, "--kubeconfig="+kubeconfig, "--node-name="+nodeName, "--node-ip="+nodeIP, "--address=127.0.0.1:0", "--lock-dir="+dir)
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

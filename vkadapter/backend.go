@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package vkadapter
 
 import (
 	"context"
@@ -40,10 +40,9 @@ type (
 	}
 )
 
-// AdaptServer makes the backend of a nodeapi.Server of a virtual-kubelet
-// provider. A method that the provider does not have is answered with 501.
-func AdaptServer(provider any) any {
-	b := &serverBackend{}
+// newBackend returns the backend of a nodeapi.Server.
+func newBackend(provider any, nodeName string) any {
+	b := &serverBackend{nodeName: nodeName}
 	b.logs, _ = provider.(logProvider)
 	b.exec, _ = provider.(execProvider)
 	b.attach, _ = provider.(attachProvider)
@@ -58,6 +57,8 @@ func AdaptServer(provider any) any {
 // serverBackend answers for capabilities that the provider does not have with an
 // error of status 501.
 type serverBackend struct {
+	nodeName string
+
 	logs    logProvider
 	exec    execProvider
 	attach  attachProvider
@@ -117,6 +118,9 @@ func (b *serverBackend) Logs(ctx context.Context, c nodeapi.Container, opts node
 		return io.NopCloser(&emptyReader{}), nil // a provider takes 0 for all lines
 	}
 	reader, err := b.logs.GetContainerLogs(ctx, c.Namespace, c.Pod.Name, c.Name, out)
+	if err == nil && reader == nil { // of a provider that has the method and no logs
+		reader = io.NopCloser(&emptyReader{})
+	}
 	return reader, asStatus(err)
 }
 
@@ -153,7 +157,11 @@ func (b *serverBackend) StatsSummary(ctx context.Context) (*statsv1alpha1.Summar
 	if b.stats == nil {
 		return nil, unsupported("GetStatsSummary")
 	}
-	return b.stats.GetStatsSummary(ctx)
+	summary, err := b.stats.GetStatsSummary(ctx)
+	if err == nil && summary == nil {
+		summary = &statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{NodeName: b.nodeName}}
+	}
+	return summary, asStatus(err)
 }
 
 // metricsBackend is the backend of a provider that has GetMetricsResource. The

@@ -1,19 +1,23 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package vkadapter
 
 import (
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/apitest"
 )
+
+// stub is a provider that is never called.
+type stub struct{ node.PodLifecycleHandler }
 
 func TestVariablesAreResolvedBeforeTheProviderGetsThePod(t *testing.T) {
 	secret := func(name, key string, optional bool) corev1.EnvVar {
@@ -57,15 +61,19 @@ func TestVariablesAreResolvedBeforeTheProviderGetsThePod(t *testing.T) {
 			s.Put(&corev1.Secret{ObjectMeta: there, Data: map[string][]byte{"key": []byte("secret")}})
 			s.Put(&corev1.ConfigMap{ObjectMeta: there, Data: map[string]string{"key": "public"}})
 			recorder := events.NewFakeRecorder(10)
-			environment, err := NewEnvironment(s.Client(apitest.User{}).CoreV1(), recorder)
+			a, err := New(stub{}, Config{NodeName: "vk", Client: s.Client(apitest.User{}).CoreV1(), EventRecorder: recorder})
 			if err != nil {
 				t.Fatal(err)
 			}
-			pod, links := newPod("web", "1"), false
+			links := false
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "1"},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+			}
 			pod.Spec.EnableServiceLinks = &links
 			pod.Spec.Containers[0].Env, pod.Spec.Containers[0].EnvFrom = c.env, c.from
 			before := pod.DeepCopy()
-			got, err := environment.Resolve(t.Context(), pod)
+			got, err := a.environment.prepare(t.Context(), pod)
 			if (err != nil) != (c.want == nil) {
 				t.Fatalf("%v", err)
 			}

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package vkadapter
 
 import (
 	"context"
@@ -17,27 +17,23 @@ import (
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
-// Environment resolves the environment variables of pods before a provider gets
-// them, as virtual-kubelet does: references to ConfigMaps, Secrets and pod fields
-// become values. A missing reference is an event with virtual-kubelet's reason,
-// such as MandatorySecretNotFound or OptionalConfigMapKeyNotFound. A pod that lacks
-// a mandatory one is not created until it is there.
-type Environment struct {
-	core     corev1client.CoreV1Interface
-	resolver *podenv.Resolver
-	events   events.EventRecorder
+// An environment prepares pods for the provider, and records events about them.
+type environment struct {
+	client   corev1client.CoreV1Interface // with resolver
+	resolver *podenv.Resolver             // may be nil
+	events   events.EventRecorder         // may be nil
 }
 
-// NewEnvironment returns an Environment that reads from core.
-func NewEnvironment(core corev1client.CoreV1Interface, recorder events.EventRecorder) (*Environment, error) {
-	resolver, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, Services: core})
-	return &Environment{core, resolver, recorder}, err
-}
-
-// Resolve returns a copy of pod whose containers have values for variables. Those
-// that hold the pod's address are left as they are, since it has none yet.
-func (e *Environment) Resolve(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
-	resolved, source := pod.DeepCopy(), e.resolver.Pod(pod)
+// prepare returns the pod that the provider is handed: with values for variables, as from
+// virtual-kubelet, if Config.Client is set. Variables that hold the pod's address stay as
+// they are, because it has none yet. A missing reference is an event with
+// virtual-kubelet's reason, and a missing mandatory one is an error.
+func (e environment) prepare(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	resolved := pod.DeepCopy()
+	if e.resolver == nil {
+		return resolved, nil
+	}
+	source := e.resolver.Pod(pod)
 	var errs []error
 	for _, list := range [][]corev1.Container{resolved.Spec.InitContainers, resolved.Spec.Containers} {
 		for i := range list {
@@ -65,7 +61,7 @@ func (e *Environment) Resolve(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 }
 
 // reportMandatory makes an event for each reference that err names.
-func (e *Environment) reportMandatory(ctx context.Context, pod *corev1.Pod, err error) error {
+func (e environment) reportMandatory(ctx context.Context, pod *corev1.Pod, err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
 		for _, err := range joined.Unwrap() {
@@ -89,13 +85,13 @@ func (e *Environment) reportMandatory(ctx context.Context, pod *corev1.Pod, err 
 			reason = "Mandatory" + source.Kind + "NotFound"
 		}
 	}
-	e.event(pod, reason, source.Error())
+	e.missing(pod, reason, source.Error())
 	return nil
 }
 
 // reportOptional makes an event for each optional reference of a container that is
 // missing.
-func (e *Environment) reportOptional(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env *podenv.Environment) error {
+func (e environment) reportOptional(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env *podenv.Environment) error {
 	optional := func(o *bool) bool { return o != nil && *o }
 	for _, v := range c.Env {
 		if _, ok := env.Lookup(v.Name); ok || v.ValueFrom == nil {
@@ -114,9 +110,9 @@ func (e *Environment) reportOptional(ctx context.Context, pod *corev1.Pod, c *co
 		case err != nil:
 			return err
 		case exists:
-			e.event(pod, "Optional"+kind+"KeyNotFound", "variable "+v.Name+" is left out: "+kind+" "+name+" has no key "+key)
+			e.missing(pod, "Optional"+kind+"KeyNotFound", "variable "+v.Name+" is left out: "+kind+" "+name+" has no key "+key)
 		default:
-			e.event(pod, "Optional"+kind+"NotFound", "variable "+v.Name+" is left out: there is no "+kind+" "+name)
+			e.missing(pod, "Optional"+kind+"NotFound", "variable "+v.Name+" is left out: there is no "+kind+" "+name)
 		}
 	}
 	for _, from := range c.EnvFrom {
@@ -131,21 +127,21 @@ func (e *Environment) reportOptional(ctx context.Context, pod *corev1.Pod, c *co
 		if exists, err := e.exists(ctx, kind, pod.Namespace, name); err != nil {
 			return err
 		} else if !exists {
-			e.event(pod, "Optional"+kind+"NotFound", "its variables are left out: there is no "+kind+" "+name)
+			e.missing(pod, "Optional"+kind+"NotFound", "its variables are left out: there is no "+kind+" "+name)
 		}
 	}
 	return nil
 }
 
 // exists reports whether an object exists.
-func (e *Environment) exists(ctx context.Context, kind, namespace, name string) (bool, error) {
+func (e environment) exists(ctx context.Context, kind, namespace, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, podenv.DefaultCallTimeout)
 	defer cancel()
 	var err error
 	if kind == "Secret" {
-		_, err = e.core.Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		_, err = e.client.Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	} else {
-		_, err = e.core.ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+		_, err = e.client.ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 	}
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -153,6 +149,17 @@ func (e *Environment) exists(ctx context.Context, kind, namespace, name string) 
 	return err == nil, err
 }
 
-func (e *Environment) event(pod *corev1.Pod, reason, note string) {
-	e.events.Eventf(pod, nil, corev1.EventTypeWarning, reason, "ResolveEnvironment", "%s", note)
+func (e environment) missing(pod *corev1.Pod, reason, note string) {
+	e.event(pod, corev1.EventTypeWarning, reason, "ResolveEnvironment", note)
+}
+
+// event records an event about pod.
+func (e environment) event(pod *corev1.Pod, kind, reason, action, note string) {
+	const most = 1024 // that the API takes
+	if len(note) > most {
+		note = note[:most-3] + "..."
+	}
+	if e.events != nil {
+		e.events.Eventf(pod, nil, kind, reason, action, "%s", note)
+	}
 }

@@ -1,0 +1,245 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vkadapter
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/virtual-kubelet/virtual-kubelet/node"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// An Adapter runs the pods of a podsync.Controller with a provider that was written for
+// virtual-kubelet. New makes it. It is a podsync.Provider and its Updater, Inspector,
+// Releaser and Watcher. Its methods may be called concurrently.
+type Adapter struct {
+	cfg         Config
+	provider    node.PodLifecycleHandler
+	notifier    node.PodNotifier // nil if the provider isn't one
+	finder      *finder
+	environment environment
+
+	// life is the context that the provider may keep. It is done when that of Watch is.
+	life context.Context
+	end  context.CancelFunc
+
+	begun sync.Once // NotifyPods was called
+	held  *holdings
+	node  nodePart
+}
+
+var (
+	_ podsync.Provider  = (*Adapter)(nil)
+	_ podsync.Updater   = (*Adapter)(nil)
+	_ podsync.Inspector = (*Adapter)(nil)
+	_ podsync.Releaser  = (*Adapter)(nil)
+	_ podsync.Watcher   = (*Adapter)(nil)
+)
+
+// Relist returns the value for podsync.Config.Relist: a provider that reports no changes
+// is asked as often as virtual-kubelet asks it, every five seconds. It returns 0, the
+// default, for one that implements NotifyPods.
+func (a *Adapter) Relist() time.Duration {
+	if a.notifier == nil {
+		return 5 * time.Second
+	}
+	return 0
+}
+
+// begin registers the callback of the provider, before any other call of it.
+func (a *Adapter) begin(ctx context.Context) context.Context {
+	ctx = callContext(ctx, a.life)
+	a.begun.Do(func() {
+		if a.notifier != nil {
+			a.notifier.NotifyPods(ctx, a.held.notified)
+		}
+	})
+	return ctx
+}
+
+// Watch implements podsync.Watcher. It calls NotifyPods and NotifyNodeStatus, if the
+// provider has them, and returns when ctx is done. The contexts that the provider has got
+// are done then too, and its callbacks have no further effect.
+func (a *Adapter) Watch(ctx context.Context, report func(podsync.State)) error {
+	defer context.AfterFunc(ctx, a.end)() // the calls in flight end with ctx, not after it
+	own := a.begin(ctx)
+	a.held.watch(report)
+	defer a.held.watch(nil)
+	var wg sync.WaitGroup
+	if np := a.cfg.NodeProvider; np != nil {
+		wg.Go(func() { np.NotifyNodeStatus(own, a.nodeNotified) })
+	}
+	<-ctx.Done()
+	a.end()
+	wg.Wait()
+	a.finder.polls.Wait()
+	return nil
+}
+
+// Start implements podsync.Provider. CreatePod is called only if the provider does not
+// hold the pod.
+func (a *Adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
+	ref, own := podsync.RefOf(pod), a.begin(ctx)
+	state, err := a.finder.find(own, ref, pod)
+	if !errors.Is(err, podsync.ErrNotFound) {
+		return state, err
+	}
+	if a.held.fresh(ref) {
+		return a.held.state(ref), nil
+	}
+	prepared, err := a.environment.prepare(ctx, pod)
+	if err != nil {
+		return podsync.State{}, err
+	}
+	a.held.create(pod)
+	if err := a.provider.CreatePod(own, prepared); err != nil {
+		a.held.failed(ref)
+		a.environment.event(pod, corev1.EventTypeWarning, "ProviderCreateFailed", "CreatePod", err.Error())
+		return podsync.State{}, a.cfg.CreateError(pod, err)
+	}
+	a.environment.event(pod, corev1.EventTypeNormal, "ProviderCreateSuccess", "CreatePod", "Create pod in provider successfully")
+	a.held.created(ref, prepared)
+	state, err = a.finder.find(own, ref, pod)
+	if err != nil {
+		return a.held.state(ref), nil // its state comes with the next List
+	}
+	return state, nil
+}
+
+// Update implements podsync.Updater.
+func (a *Adapter) Update(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
+	ref, own := podsync.RefOf(pod), a.begin(ctx)
+	prepared, err := a.environment.prepare(ctx, pod)
+	if err != nil {
+		return podsync.State{}, err
+	}
+	a.held.handOver(pod)
+	if err := a.provider.UpdatePod(own, prepared); err != nil {
+		a.environment.event(pod, corev1.EventTypeWarning, "ProviderUpdateFailed", "UpdatePod", err.Error())
+		return podsync.State{}, RejectInvalid(pod, err)
+	}
+	a.environment.event(pod, corev1.EventTypeNormal, "ProviderUpdateSuccess", "UpdatePod", "Update pod in provider successfully")
+	a.held.written(ref, prepared)
+	state, err := a.finder.find(own, ref, pod)
+	if err != nil {
+		return a.held.state(ref), nil
+	}
+	return state, nil
+}
+
+// Stop implements podsync.Provider. DeletePod begins to stop the pod. It has stopped when
+// the provider reports a terminal phase, or when the provider no longer holds it. The
+// grace period is DeletionGracePeriodSeconds of the pod that DeletePod gets.
+func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	own := a.begin(ctx)
+	if isStray(ref) {
+		owner, err := a.finder.ownerOf(ctx, ref)
+		if err != nil {
+			return podsync.State{}, err
+		}
+		if owner != nil {
+			a.held.own(ref, podsync.RefOf(owner))
+			return podsync.State{Ref: ref, Stopped: true}, nil // there is no such instance
+		}
+	}
+	state, err := a.finder.find(own, ref, opts.Pod)
+	switch {
+	case errors.Is(err, podsync.ErrNotFound):
+		if !a.held.fresh(ref) {
+			return a.held.stopped(ref), nil
+		} // it was created, and the provider does not show it yet
+	case err != nil:
+		return podsync.State{}, err
+	case state.Stopped:
+		return state, nil
+	}
+	doomed := opts.Pod
+	if doomed == nil {
+		doomed = a.held.pod(ref)
+	}
+	doomed.DeletionGracePeriodSeconds = new(int64(opts.Grace.Seconds()))
+	if err := a.delete(own, ref, doomed); err != nil {
+		return podsync.State{}, err
+	}
+	state, err = a.finder.find(own, ref, opts.Pod)
+	switch {
+	case errors.Is(err, podsync.ErrNotFound):
+		return a.held.stopped(ref), nil
+	case err != nil:
+		return a.held.state(ref), nil // it was begun; podsync asks again
+	}
+	return state, nil
+}
+
+// delete calls DeletePod. An error after which the provider does not hold the pod is none.
+func (a *Adapter) delete(ctx context.Context, ref podsync.Ref, pod *corev1.Pod) error {
+	before := pod.DeepCopy()
+	if err := a.provider.DeletePod(ctx, pod); err != nil {
+		if _, found := a.finder.find(ctx, ref, before); !errors.Is(found, podsync.ErrNotFound) {
+			a.environment.event(before, corev1.EventTypeWarning, "ProviderDeleteFailed", "DeletePod", err.Error())
+			return err
+		}
+	}
+	a.held.deleted(ref, before, pod)
+	a.environment.event(before, corev1.EventTypeNormal, "ProviderDeleteSuccess", "DeletePod", "Delete pod in provider successfully")
+	return nil
+}
+
+// List implements podsync.Provider. It calls GetPods, and GetPodStatus of each pod if the
+// provider does not implement NotifyPods.
+func (a *Adapter) List(ctx context.Context) ([]podsync.State, error) {
+	return a.finder.states(ctx, a.begin(ctx))
+}
+
+// Backend returns the backend of a nodeapi.Server. A method that the provider does not
+// have is answered with 501 and its name.
+func (a *Adapter) Backend() any { return newBackend(a.provider, a.cfg.NodeName) }
+
+// Release implements podsync.Releaser: a pod that ended on its own is held, for its logs,
+// until it is deleted.
+func (a *Adapter) Release(ctx context.Context, ref podsync.Ref) error {
+	own := a.begin(ctx)
+	_, err := a.finder.find(own, ref, nil)
+	if err == nil && !isStray(ref) { // that one is not it: Stop has seen it go
+		err = a.delete(own, ref, a.held.pod(ref))
+	}
+	if err != nil && !errors.Is(err, podsync.ErrNotFound) {
+		return err
+	}
+	a.held.forget(ref)
+	return nil
+}
+
+// Inspect implements podsync.Inspector.
+func (a *Adapter) Inspect(ctx context.Context, ref podsync.Ref) (podsync.State, error) {
+	state, err := a.finder.find(a.begin(ctx), ref, nil)
+	if errors.Is(err, podsync.ErrNotFound) && a.held.fresh(ref) {
+		return a.held.state(ref), nil
+	}
+	return state, err
+}
+
+// callContext returns a context for a method of the provider: the values are those of the
+// call, the end is that of Run. Providers start their loops with the context of a call.
+func callContext(call, life context.Context) context.Context {
+	return valued{life, context.WithoutCancel(call)}
+}
+
+type valued struct {
+	context.Context
+	values context.Context
+}
+
+// Value asks the life first, because package context finds the parent of a child by it.
+func (v valued) Value(key any) any {
+	if value := v.Context.Value(key); value != nil {
+		return value
+	}
+	return v.values.Value(key)
+}

@@ -1,0 +1,640 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vkadapter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
+	"github.com/virtual-kubelet/virtual-kubelet/node"
+	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+	"github.com/kubewright/kubewright/vkadapter"
+)
+
+func newPod(name string, uid types.UID) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid},
+		Spec:       corev1.PodSpec{NodeName: nodeName, RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{Name: "main", Image: "none"}}},
+	}
+}
+
+func newAdapter(t testing.TB, h habits, cfg vkadapter.Config) (*vkadapter.Adapter, *provider) {
+	t.Helper()
+	p := &provider{cloud: newCloud(), habits: h, known: map[types.UID]*corev1.Pod{}}
+	cfg.NodeName = nodeName
+	a, err := vkadapter.New(p.handler(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, p
+}
+
+// The adapter of each provider that needs no API server keeps podsync's contract.
+func TestConformance(t *testing.T) {
+	for name, c := range wild {
+		if c.listsCluster || c.loopInCreate || c.lag > 0 || c.stopTime > 0 || c.noNames || c.polls || c.noContainers {
+			continue // needs a controller beside it, or more time than virtual-kubelet's callers have
+		}
+		t.Run(name, func(t *testing.T) {
+			podsynctest.TestProvider(t, podsynctest.Suite{
+				New: func(t testing.TB) podsync.Provider {
+					a, _ := newAdapter(t, c.habits, vkadapter.Config{ListOnce: c.once})
+					ctx, cancel := context.WithCancel(t.Context())
+					done := make(chan struct{})
+					go func() { defer close(done); _ = a.Watch(ctx, func(podsync.State) {}) }()
+					t.Cleanup(func() { cancel(); <-done })
+					return a
+				},
+				Nameless: c.noUIDs,
+			})
+		})
+	}
+}
+
+func TestAMismatchIsNoEnd(t *testing.T) {
+	ctx := t.Context()
+	a, p := newAdapter(t, habits{notFound: known, silent: true}, vkadapter.Config{})
+	if err := p.CreatePod(ctx, newPod("web", "of another process")); err != nil {
+		t.Fatal(err)
+	}
+	ref := podsync.RefOf(newPod("web", "1"))
+	if st, err := a.Stop(ctx, ref, podsync.StopOptions{Pod: newPod("web", "1")}); !errors.Is(err, vkadapter.ErrOtherPod) || st.Stopped {
+		t.Errorf("Stop = %+v, %v, want ErrOtherPod", st, err)
+	}
+	if _, err := a.Inspect(ctx, ref); !errors.Is(err, vkadapter.ErrOtherPod) {
+		t.Errorf("Inspect = %v, want ErrOtherPod", err)
+	}
+	if _, err := a.Start(ctx, newPod("web", "1")); !errors.Is(err, vkadapter.ErrOtherPod) {
+		t.Errorf("Start = %v, want ErrOtherPod", err)
+	}
+	if n := p.count("DeletePod"); n != 0 {
+		t.Errorf("DeletePod was called %d times", n)
+	}
+}
+
+func TestNothingFollowsFromAnError(t *testing.T) {
+	for name, h := range map[string]habits{"an error": {silent: true}, "nil and nil": {silent: true, lies: true}} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			a, p := newAdapter(t, h, vkadapter.Config{})
+			pod := newPod("web", "1")
+			if _, err := a.Start(ctx, pod); err != nil {
+				t.Fatal(err)
+			}
+			p.setAway(true)
+			ref := podsync.RefOf(pod)
+			if st, err := a.Stop(ctx, ref, podsync.StopOptions{Pod: pod}); !errors.Is(err, errAway) || st.Stopped {
+				t.Errorf("Stop = %+v, %v, want the error of the back end", st, err)
+			}
+			if _, err := a.Start(ctx, pod); !errors.Is(err, errAway) {
+				t.Errorf("Start = %v, want the error of the back end", err)
+			}
+			if err := a.Release(ctx, ref); !errors.Is(err, errAway) {
+				t.Errorf("Release = %v, want the error of the back end", err)
+			}
+			if _, err := a.Inspect(ctx, ref); !errors.Is(err, errAway) {
+				t.Errorf("Inspect = %v, want the error of the back end", err)
+			}
+			if p.started("1") != 1 {
+				t.Errorf("the pod was started %d times", p.started("1"))
+			}
+		})
+	}
+}
+
+// What the provider writes into the pod that it is handed is in the API, and nothing else.
+func TestAnnotationsOfTheProviderAreStored(t *testing.T) {
+	bubble(t, habits{notFound: known}, func(w *world) {
+		w.pod("web", corev1.RestartPolicyAlways)
+		apitest.Edit(w.s, "default", "web", func(p *corev1.Pod) { p.Annotations = map[string]string{"mine": "1"} })
+		w.start()
+		if got := w.get("web").Annotations; got["JobID"] != "job-1" || got["mine"] != "1" {
+			t.Errorf("annotations %v, want JobID of the provider", got)
+		}
+		apitest.Edit(w.s, "default", "web", func(p *corev1.Pod) { p.Annotations["mine"] = "2" })
+		pass(5 * time.Minute)
+		if got := w.get("web").Annotations["mine"]; got != "2" {
+			t.Errorf("the user's annotation became %q", got)
+		}
+		if n := w.p.count("UpdatePod"); n != 2 {
+			t.Errorf("UpdatePod was called %d times, want once for each change of the annotations", n)
+		}
+	})
+}
+
+// A context of the provider lives as long as Run, and has the values of its call.
+func TestContextsLiveAsLongAsRun(t *testing.T) {
+	a, p := newAdapter(t, habits{notFound: known}, vkadapter.Config{})
+	kept := &keeper{provider: p}
+	a, err := vkadapter.New(kept, vkadapter.Config{NodeName: nodeName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type word struct{}
+	call, cancel := context.WithCancel(context.WithValue(t.Context(), word{}, "value"))
+	if _, err := a.Start(call, newPod("web", "1")); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := a.List(call); err != nil {
+		t.Fatal(err)
+	}
+	run, end := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = a.Watch(run, func(podsync.State) {}) }()
+	for what, ctx := range kept.contexts {
+		if ctx.Err() != nil || ctx.Value(word{}) != "value" {
+			t.Errorf("the context of %s after the call: %v, value %v", what, ctx.Err(), ctx.Value(word{}))
+		}
+	}
+	end()
+	<-done
+	for what, ctx := range kept.contexts {
+		child, cancel := context.WithCancel(ctx)
+		<-child.Done()
+		cancel()
+		if ctx.Err() == nil {
+			t.Errorf("the context of %s has no end after Run", what)
+		}
+	}
+}
+
+type keeper struct {
+	*provider
+	contexts map[string]context.Context
+}
+
+func (k *keeper) CreatePod(ctx context.Context, pod *corev1.Pod) error {
+	k.contexts = map[string]context.Context{"CreatePod": ctx}
+	return k.provider.CreatePod(ctx, pod)
+}
+
+func (k *keeper) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
+	k.contexts["GetPods"] = ctx
+	return k.provider.GetPods(ctx)
+}
+
+func TestListOnceCallsGetPodsOnce(t *testing.T) {
+	for _, once := range []bool{false, true} {
+		bubble(t, habits{notFound: known, loopInGetPods: true}, func(w *world) {
+			w.change = func(cfg *vkadapter.NodeConfig) {
+				cfg.Adapter = func(a *vkadapter.Config) { a.ListOnce = once }
+			}
+			w.pod("web", corev1.RestartPolicyAlways)
+			w.start()
+			pass(time.Hour)
+			if n := w.p.count("GetPods"); once != (n == 1) {
+				t.Errorf("ListOnce %v: GetPods was called %d times", once, n)
+			}
+			w.phase("after an hour", "web", corev1.PodRunning)
+		})
+	}
+}
+
+func TestErrorsOfCreatePod(t *testing.T) {
+	failing := map[string]func(error) func(*corev1.Pod) error{
+		"always": func(err error) func(*corev1.Pod) error { return func(*corev1.Pod) error { return err } },
+	}
+	for name, c := range map[string]struct {
+		err    error
+		change func(pod *corev1.Pod, err error) error
+		policy corev1.RestartPolicy
+		failed bool
+	}{
+		"invalid input":                        {errdefs.InvalidInput("no such GPU"), nil, corev1.RestartPolicyAlways, true},
+		"wrapped invalid input":                {fmt.Errorf("create: %w", errdefs.AsInvalidInput(plain)), nil, corev1.RestartPolicyNever, true},
+		"any other error":                      {plain, nil, corev1.RestartPolicyNever, false},
+		"FailNever, policy Never":              {plain, vkadapter.FailNever, corev1.RestartPolicyNever, true},
+		"FailNever, policy Always":             {plain, vkadapter.FailNever, corev1.RestartPolicyAlways, false},
+		"FailNever, invalid input and Always":  {errdefs.InvalidInput("no such GPU"), vkadapter.FailNever, corev1.RestartPolicyAlways, false},
+		"a function of the program, temporary": {errdefs.AsInvalidInput(plain), func(_ *corev1.Pod, err error) error { return err }, corev1.RestartPolicyNever, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, habits{notFound: known, createErr: failing["always"](c.err)}, func(w *world) {
+				w.change = func(cfg *vkadapter.NodeConfig) {
+					cfg.Adapter = func(a *vkadapter.Config) { a.CreateError = c.change }
+				}
+				w.pod("web", c.policy)
+				w.start()
+				pass(time.Minute)
+				status := w.get("web").Status
+				if c.failed != (status.Phase == corev1.PodFailed) || c.failed != (status.Reason == vkadapter.ReasonProviderFailed) {
+					t.Errorf("phase %s, reason %s; failed %v is wanted", status.Phase, status.Reason, c.failed)
+				}
+				if n := w.p.count("CreatePod"); c.failed != (n == 1) {
+					t.Errorf("CreatePod was called %d times", n)
+				}
+			})
+		})
+	}
+}
+
+func TestEventsOfVirtualKubelet(t *testing.T) {
+	recorder := events.NewFakeRecorder(20)
+	a, p := newAdapter(t, habits{notFound: known, silent: true}, vkadapter.Config{EventRecorder: recorder})
+	pod, ctx := newPod("web", "1"), t.Context()
+	p.createErr = func(*corev1.Pod) error { return plain }
+	_, _ = a.Start(ctx, pod)
+	p.createErr = nil
+	_, _ = a.Start(ctx, pod)
+	_, _ = a.Start(ctx, pod) // adopts
+	_, _ = a.Update(ctx, pod)
+	_, _ = a.Stop(ctx, podsync.RefOf(pod), podsync.StopOptions{Pod: pod})
+	for _, want := range []string{"Warning ProviderCreateFailed 404 Not Found", "Normal ProviderCreateSuccess ", "Normal ProviderUpdateSuccess ", "Normal ProviderDeleteSuccess "} {
+		select {
+		case got := <-recorder.Events:
+			if !strings.HasPrefix(got, want) {
+				t.Errorf("event %q, want %q", got, want)
+			}
+		default:
+			t.Errorf("no event %q", want)
+		}
+	}
+	if len(recorder.Events) > 0 {
+		t.Errorf("one more event: %s", <-recorder.Events)
+	}
+}
+
+// A pod whose provider has set a deletionTimestamp is deleted when it has ended.
+func TestADeletionTimestampOfTheProviderDeletesThePod(t *testing.T) {
+	bubble(t, habits{notFound: known}, func(w *world) {
+		w.pod("web", corev1.RestartPolicyNever)
+		yes := true
+		apitest.Edit(w.s, "default", "web", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "j", UID: "j", Controller: &yes}}
+		})
+		w.start()
+		w.phase("at first", "web", corev1.PodRunning)
+		now := metav1.Now()
+		w.cloud.mu.Lock()
+		w.cloud.jobs["default/web"].pod.DeletionTimestamp = &now
+		w.cloud.mu.Unlock()
+		w.cloud.exit("web", 0)
+		pass(time.Minute)
+		if pod := w.get("web"); pod != nil {
+			t.Errorf("the pod is there: %v", pod.Status)
+		}
+		w.holds("after the end")
+	})
+}
+
+// One pod whose GetPodStatus panics or hangs holds up no other.
+func TestOneBadPodHoldsUpNoOther(t *testing.T) {
+	for name, h := range map[string]habits{"panics": {panics: true}, "hangs": {hangs: true}} {
+		t.Run(name, func(t *testing.T) {
+			h.silent, h.notFound, h.noStatus = true, known, true
+			bubble(t, h, func(w *world) {
+				w.start()
+				w.pod("good", corev1.RestartPolicyNever)
+				w.pod("bad", corev1.RestartPolicyNever)
+				pass(time.Minute)
+				w.cloud.exit("good", 0)
+				pass(time.Minute)
+				w.phase("after the exit", "good", corev1.PodSucceeded)
+				if n := apitest.Get[*corev1.Node](w.s, "", nodeName); !isReady(n) {
+					t.Errorf("the node is not ready: %v", n.Status.Conditions)
+				}
+			})
+		})
+	}
+}
+
+func isReady(n *corev1.Node) bool {
+	return condition(n, corev1.NodeReady).Status == corev1.ConditionTrue
+}
+
+func condition(n *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
+	if n != nil {
+		for _, c := range n.Status.Conditions {
+			if c.Type == kind {
+				return c
+			}
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+// nodeProvider is a NodeProvider that a test drives.
+type nodeProvider struct {
+	mu   sync.Mutex
+	cb   func(*corev1.Node)
+	ping error
+}
+
+func (p *nodeProvider) Ping(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ping
+}
+
+func (p *nodeProvider) NotifyNodeStatus(_ context.Context, cb func(*corev1.Node)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cb = cb
+}
+
+func (p *nodeProvider) set(node *corev1.Node, ping error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ping = ping
+	if node != nil {
+		p.cb(node)
+	}
+}
+
+// taintsOf returns the keys of the taints that are not Kubernetes' own.
+func taintsOf(n *corev1.Node) string {
+	var keys []string
+	for _, taint := range n.Spec.Taints {
+		if !strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
+			keys = append(keys, taint.Key)
+		}
+	}
+	return strings.Join(keys, " ")
+}
+
+func TestTheNodeProviderDecidesAboutTheNode(t *testing.T) {
+	np := &nodeProvider{}
+	bubble(t, habits{notFound: known}, func(w *world) {
+		w.nodes = np
+		w.template = &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "test"}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "own", Effect: corev1.TaintEffectNoSchedule}, {Key: "goes", Effect: corev1.TaintEffectNoSchedule}}},
+			Status: corev1.NodeStatus{
+				Capacity:   corev1.ResourceList{"cpu": resource.MustParse("1")},
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}, {Type: corev1.NodeDiskPressure}},
+			},
+		}
+		w.start()
+		n := apitest.Get[*corev1.Node](w.s, "", nodeName)
+		if !isReady(n) || n.Status.Capacity.Cpu().String() != "1" || n.Labels["type"] != "test" || taintsOf(n) != "own goes" {
+			t.Fatalf("the first Node: %+v %+v", n.ObjectMeta, n.Status)
+		}
+		apitest.Edit(w.s, "", nodeName, func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "admin", Effect: corev1.TaintEffectNoExecute})
+		})
+		pushed := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"ping": "pong"}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "own", Effect: corev1.TaintEffectNoSchedule}, {Key: "new", Value: "v", Effect: corev1.TaintEffectNoSchedule}}},
+			Status: corev1.NodeStatus{
+				Capacity:   corev1.ResourceList{"cpu": resource.MustParse("2")},
+				Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.77"}},
+				Conditions: []corev1.NodeCondition{{Type: "Remote", Status: corev1.ConditionTrue, Reason: "Up"}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			},
+		}
+		np.set(pushed, nil)
+		pushed.Annotations["ping"] = "changed by the provider later"
+		pass(5 * time.Second)
+		n = apitest.Get[*corev1.Node](w.s, "", nodeName)
+		if !isReady(n) || n.Status.Capacity.Cpu().String() != "2" || n.Labels["type"] != "test" || n.Annotations["ping"] != "pong" ||
+			len(n.Status.Addresses) != 1 || n.Status.Addresses[0].Address != "192.0.2.77" || condition(n, "Remote").Status != corev1.ConditionTrue {
+			t.Errorf("the pushed Node: %+v %+v", n.ObjectMeta, n.Status)
+		}
+		if got := taintsOf(n); got != "own new admin" {
+			t.Errorf("taints %q", got)
+		}
+		down := pushed.DeepCopy()
+		down.Status.Conditions[1] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "RemoteDown", Message: "no queue"}
+		np.set(down, nil)
+		pass(time.Second)
+		if c := condition(apitest.Get[*corev1.Node](w.s, "", nodeName), corev1.NodeReady); c.Status != corev1.ConditionFalse || c.Reason != "RemoteDown" || !strings.Contains(c.Message, "no queue") {
+			t.Errorf("Ready is %+v while the provider says RemoteDown", c)
+		}
+		np.set(pushed, plain)
+		pass(15 * time.Second)
+		if c := condition(apitest.Get[*corev1.Node](w.s, "", nodeName), corev1.NodeReady); c.Status != corev1.ConditionFalse || c.Reason != vkadapter.ReasonPingFailed {
+			t.Errorf("Ready is %+v while Ping fails", c)
+		}
+		np.set(nil, nil)
+		pass(15 * time.Second)
+		if !isReady(apitest.Get[*corev1.Node](w.s, "", nodeName)) {
+			t.Error("the node is not ready again")
+		}
+	})
+}
+
+// The listers that the provider is made with need no permission to list Secrets, and wait
+// for the pods.
+func TestListersOfTheProvider(t *testing.T) {
+	bubble(t, habits{notFound: known}, func(w *world) {
+		there := metav1.ObjectMeta{Namespace: "default", Name: "there"}
+		w.s.Put(&corev1.Secret{ObjectMeta: there})
+		w.s.Put(&corev1.ConfigMap{ObjectMeta: there})
+		w.s.Put(&corev1.Service{ObjectMeta: there})
+		var pc nodeutil.ProviderConfig
+		n, err := vkadapter.NewNode(nodeName, func(c nodeutil.ProviderConfig) (node.PodLifecycleHandler, node.NodeProvider, error) {
+			pc = c
+			c.Node.Labels["from"] = "provider"
+			return (&provider{cloud: w.cloud, habits: habits{notFound: known, silent: true}}).handler(), nil, nil
+		}, vkadapter.NodeConfig{Client: w.s.Client(apitest.User{}), InternalIP: "192.0.2.1", Listener: newPipes(), LockDir: w.lockDir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pods, err := pc.Pods.List(labels.Everything()); err == nil {
+			t.Errorf("before Run there are the pods %v, want an error", pods)
+		}
+		w.pod("web", corev1.RestartPolicyAlways)
+		ctx, cancel := context.WithCancel(w.Context())
+		done := make(chan error, 1)
+		listed := make(chan int, 1)
+		refuse := w.s.Inject(apitest.Fault{Match: apitest.Match{Resource: "pods"}, Err: apitest.ErrConnRefused})
+		go func() { done <- n.Run(ctx) }()
+		pass(time.Second)
+		go func() {
+			pods, _ := pc.Pods.List(labels.Everything())
+			listed <- len(pods)
+		}()
+		pass(10 * time.Minute)
+		select {
+		case got := <-listed:
+			t.Errorf("%d pods while the API server does not answer: to a provider they are gone", got)
+		default:
+		}
+		refuse()
+		pass(time.Minute)
+		if got := <-listed; got != 1 {
+			t.Errorf("%d pods are listed, want 1", got)
+		}
+		if pod, err := pc.Pods.Pods("default").Get("web"); err != nil || pod.UID != "uid-1" {
+			t.Errorf("the pod: %v, %v", pod, err)
+		}
+		if _, err := pc.Pods.Pods("default").Get("absent"); !errdefs.IsNotFound(err) && !strings.Contains(err.Error(), "not found") {
+			t.Errorf("an absent pod: %v", err)
+		}
+		secret, err1 := pc.Secrets.Secrets("default").Get("there")
+		configMap, err2 := pc.ConfigMaps.ConfigMaps("default").Get("there")
+		services, err3 := pc.Services.Services("default").List(labels.Everything())
+		if err := errors.Join(err1, err2, err3); err != nil || secret.Name != "there" || configMap.Name != "there" || len(services) != 1 {
+			t.Errorf("%v, %v, %v, %v", secret, configMap, services, err)
+		}
+		if got := apitest.Get[*corev1.Node](w.s, "", nodeName).Labels["from"]; got != "provider" {
+			t.Errorf("label %q, want that of the provider", got)
+		}
+		for _, r := range w.s.Requests(apitest.Match{}) {
+			if (r.Verb == "list" || r.Verb == "watch") && (r.Resource == "secrets" || r.Resource == "configmaps") {
+				t.Errorf("a %s of %s was sent", r.Verb, r.Resource)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if _, err := pc.Pods.List(labels.Everything()); err == nil {
+			t.Error("the lister lists after Run")
+		}
+	})
+}
+
+// Of two processes of one node name on a machine one acts, and the other waits and says so.
+// One of another name runs beside them.
+func TestTheSecondProcessOfANodeWaits(t *testing.T) {
+	bubble(t, habits{notFound: known}, func(w *world) {
+		w.start()
+		uid := w.pod("web", corev1.RestartPolicyAlways)
+		var mu sync.Mutex
+		var log strings.Builder
+		logger := funcr.New(func(prefix, args string) { mu.Lock(); defer mu.Unlock(); log.WriteString(prefix + args + "\n") }, funcr.Options{})
+		start := func(name string) (p *provider, end func() error) {
+			p = &provider{cloud: w.cloud, habits: w.habits}
+			n, err := vkadapter.NewNode(name, func(nodeutil.ProviderConfig) (node.PodLifecycleHandler, node.NodeProvider, error) {
+				return p.handler(), nil, nil
+			}, vkadapter.NodeConfig{Client: w.s.Client(apitest.User{}), InternalIP: "192.0.2.1", Listener: newPipes(), LockDir: w.lockDir})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(klog.NewContext(w.Context(), logger))
+			done := make(chan error, 1)
+			go func() { done <- n.Run(ctx) }()
+			return p, func() error { cancel(); return <-done }
+		}
+		second, end := start(nodeName)
+		other, endOther := start("vk-2")
+		pass(time.Minute)
+		mu.Lock()
+		if !strings.Contains(log.String(), "waiting for its end") {
+			t.Errorf("the second process does not say that it waits: %s", log.String())
+		}
+		mu.Unlock()
+		if n := len(second.seen); n != 0 {
+			t.Errorf("the second process called %v", second.seen)
+		}
+		if other.count("GetPods") == 0 || apitest.Get[*corev1.Node](w.s, "", "vk-2") == nil {
+			t.Error("the node of another name does not run")
+		}
+		w.stop()
+		pass(time.Minute)
+		if second.count("GetPods") == 0 {
+			t.Error("the second process does not go on")
+		}
+		w.phase("after the change", "web", corev1.PodRunning)
+		w.once("after the change", uid)
+		if err := errors.Join(end(), endOther()); err != nil {
+			t.Error(err)
+		}
+		if err := w.node.Run(w.Context()); !errors.Is(err, vkadapter.ErrAlreadyRun) {
+			t.Errorf("a second Run = %v", err)
+		}
+	})
+}
+
+// A container ends while the API server is away: its exit code is stored afterwards.
+func TestAnEndDuringAnOutageOfTheAPIServerIsStored(t *testing.T) {
+	each(t, func(w *world) {
+		w.start()
+		job := w.pod("job", corev1.RestartPolicyNever)
+		pass(time.Minute)
+		back := w.s.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+		w.cloud.exit("job", 0)
+		pass(time.Minute)
+		back()
+		pass(5 * time.Minute)
+		w.phase("after the outage", "job", corev1.PodSucceeded)
+		w.once("after the outage", job)
+	})
+}
+
+// The methods that a feature needs and that are wrong are named.
+func TestNewNamesWhatIsWrong(t *testing.T) {
+	for want, f := range map[string]func() error{
+		"provider: Required": func() error { _, err := vkadapter.New(nil, vkadapter.Config{NodeName: "n"}); return err },
+		"NodeName: Required": func() error {
+			_, err := vkadapter.New(&provider{}, vkadapter.Config{})
+			return err
+		},
+		"provider.GetContainerLogs": func() error { _, err := vkadapter.New(oldLogs{}, vkadapter.Config{NodeName: "n"}); return err },
+		"provider.GetPodStatusByUID: Required": func() error {
+			_, err := vkadapter.New(halfUID{}, vkadapter.Config{NodeName: "n"})
+			return err
+		},
+		"provider.NotifyPods": func() error { _, err := vkadapter.New(oldNotify{}, vkadapter.Config{NodeName: "n"}); return err },
+		"name: Required": func() error {
+			_, err := vkadapter.NewNode("", newNone, vkadapter.NodeConfig{})
+			return err
+		},
+		"Client: Required": func() error {
+			_, err := vkadapter.NewNode("n", newNone, vkadapter.NodeConfig{})
+			return err
+		},
+		"InternalIP: Required": func() error {
+			_, err := vkadapter.NewNode("n", newNone, vkadapter.NodeConfig{Client: apitest.New(apitest.Options{}).Client(apitest.User{})})
+			return err
+		},
+		"InternalIP: Invalid": func() error {
+			_, err := vkadapter.NewNode("n", newNone, vkadapter.NodeConfig{InternalIP: "here"})
+			return err
+		},
+		"Template.Name": func() error {
+			_, err := vkadapter.NewNode("n", newNone, vkadapter.NodeConfig{Template: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}}})
+			return err
+		},
+		"create the provider: 404": func() error {
+			_, err := vkadapter.NewNode("n", func(nodeutil.ProviderConfig) (nodeutil.Provider, node.NodeProvider, error) {
+				return nil, nil, plain
+			}, vkadapter.NodeConfig{Client: apitest.New(apitest.Options{}).Client(apitest.User{}), InternalIP: "192.0.2.1"})
+			return err
+		},
+	} {
+		if err := f(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want it to name %q", err, want)
+		}
+	}
+}
+
+func newNone(nodeutil.ProviderConfig) (*provider, node.NodeProvider, error) {
+	return &provider{}, nil, nil
+}
+
+type oldLogs struct{ *provider }
+
+func (oldLogs) GetContainerLogs(context.Context, string, string, string, int) (string, error) {
+	return "", nil
+}
+
+type halfUID struct{ *provider }
+
+func (halfUID) GetPodByUID(context.Context, string, string, types.UID) (*corev1.Pod, error) {
+	return nil, nil
+}
+
+type oldNotify struct{ *provider }
+
+func (oldNotify) NotifyPods(func(*corev1.Pod)) {}

@@ -1,0 +1,162 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vkadapter
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"github.com/virtual-kubelet/virtual-kubelet/node"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
+)
+
+// Config configures an Adapter. The zero value of every optional field means the
+// default that its comment states.
+type Config struct {
+	// Required. NodeName is the node whose pods the provider runs.
+	NodeName string
+
+	// Client reads the ConfigMaps, Secrets and Services that environment variables
+	// refer to, so that the provider gets their values, as from virtual-kubelet.
+	// clientset.CoreV1() is one. Default: none, and the provider gets variables as they
+	// are in the pod: SkipDownwardAPIResolution of virtual-kubelet.
+	Client corev1client.CoreV1Interface
+	// Resolver replaces the one that New makes of Client. A provider that mounts volumes
+	// has it in common with the adapter: its Pod.Volume has the files of ConfigMaps,
+	// Secrets, tokens and the downward API. Default: made of Client.
+	Resolver *podenv.Resolver
+	// NodeProvider is the provider's view of its Node, the second result of a
+	// NewProviderFunc. It decides about the Node through Setter, HealthCheck and
+	// Taints. Default: none.
+	NodeProvider node.NodeProvider
+	// NodeChanged is called when NodeProvider has reported a new Node, for example to
+	// call Trigger of a nodestatus.Controller. It must not block. Default: none.
+	NodeChanged func()
+	// Controller returns the controller whose provider the adapter is, nil before it is
+	// made. It lets the adapter know the pods that an earlier process has started, if the
+	// provider returns them without their names, annotations or containers. Default: none.
+	Controller func() *podsync.Controller
+	// EventRecorder records the events of virtual-kubelet about pods:
+	// ProviderCreateSuccess and its kin, and those of missing references such as
+	// MandatorySecretNotFound. Default: none.
+	EventRecorder events.EventRecorder
+	// CreateError replaces an error of CreatePod. Its result is the error of
+	// [podsync.Provider] Start: one of podsync.Reject fails the pod, any other error
+	// means that CreatePod is called again. A provider that declares each error
+	// invalid input, also one that passes, needs it, as does one whose users rely on
+	// [FailNever]. Default: [RejectInvalid].
+	CreateError func(pod *corev1.Pod, err error) error
+	// ListOnce says that GetPods is called once, when Run begins, as virtual-kubelet
+	// does. It is for a provider whose GetPods starts a loop or returns nothing later:
+	// the pods that are known are then looked up with GetPod, one by one. Default:
+	// GetPods is called for each List of podsync.
+	ListOnce bool
+}
+
+// New returns the Adapter of a provider that was written for virtual-kubelet. The error
+// names every field of cfg that is wrong, and every method of the provider that has the
+// name of one that is known here, but another signature. New calls nothing of the
+// provider.
+func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
+	var problems field.ErrorList
+	if provider == nil {
+		problems = append(problems, field.Required(field.NewPath("provider"), "it runs the pods"))
+	}
+	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "", false)...)
+	if cfg.Resolver != nil && cfg.Client == nil {
+		problems = append(problems, field.Required(field.NewPath("Client"), "with Resolver, to tell a missing object from a missing key"))
+	}
+	problems = append(problems, checkMethods("provider", provider)...)
+	problems = append(problems, checkMethods("NodeProvider", cfg.NodeProvider)...)
+	if err := lifecycle.InvalidConfig("vkadapter", problems); err != nil {
+		return nil, err
+	}
+	if cfg.Controller == nil {
+		cfg.Controller = func() *podsync.Controller { return nil }
+	}
+	if cfg.CreateError == nil {
+		cfg.CreateError = RejectInvalid
+	}
+	if cfg.Client != nil && cfg.Resolver == nil {
+		resolver, err := podenv.New(podenv.Config{ConfigMaps: cfg.Client, Secrets: cfg.Client, Services: cfg.Client, ServiceAccounts: cfg.Client})
+		if err != nil {
+			return nil, fmt.Errorf("vkadapter: %w", err)
+		}
+		cfg.Resolver = resolver
+	}
+	a := &Adapter{
+		cfg: cfg, provider: provider, held: newHoldings(cfg.Controller),
+		environment: environment{client: cfg.Client, resolver: cfg.Resolver, events: cfg.EventRecorder},
+	}
+	a.notifier, _ = provider.(node.PodNotifier)
+	a.finder = &finder{
+		nodeName: cfg.NodeName, provider: provider, notifier: a.notifier, held: a.held,
+		client: cfg.Client, controller: cfg.Controller, listOnce: cfg.ListOnce,
+	}
+	a.finder.byUID, _ = provider.(uidHandler)
+	a.life, a.end = context.WithCancel(context.Background())
+	return a, nil
+}
+
+// optional are the methods that New looks for, each in an interface of its own kind.
+var optional = []reflect.Type{
+	reflect.TypeFor[node.PodNotifier](), reflect.TypeFor[node.NodeProvider](), reflect.TypeFor[uidHandler](),
+	reflect.TypeFor[logProvider](), reflect.TypeFor[execProvider](), reflect.TypeFor[attachProvider](),
+	reflect.TypeFor[forwardProvider](), reflect.TypeFor[statsProvider](), reflect.TypeFor[metricsProvider](),
+}
+
+// checkMethods returns the methods of v that look like optional ones and are not: without
+// this check their feature would be missing without a word.
+func checkMethods(what string, v any) (problems field.ErrorList) {
+	if v == nil {
+		return nil
+	}
+	has := reflect.TypeOf(v)
+	for _, want := range optional {
+		for i := range want.NumMethod() {
+			m := want.Method(i)
+			got, ok := has.MethodByName(m.Name)
+			if !ok {
+				if want == reflect.TypeFor[uidHandler]() && anyMethod(has, want) {
+					problems = append(problems, field.Required(field.NewPath(what).Child(m.Name), fmt.Sprintf("%v has its companion, and both are needed: %v", has, m.Type)))
+				}
+				continue
+			}
+			if signature := withoutReceiver(got.Type); signature != m.Type {
+				problems = append(problems, field.TypeInvalid(field.NewPath(what).Child(m.Name), signature.String(), fmt.Sprintf("want %v", m.Type)))
+			}
+		}
+	}
+	return problems
+}
+
+// anyMethod reports whether t has a method with the name of one of want.
+func anyMethod(t, want reflect.Type) bool {
+	for i := range want.NumMethod() {
+		if _, ok := t.MethodByName(want.Method(i).Name); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutReceiver returns the type of a method as an interface has it.
+func withoutReceiver(method reflect.Type) reflect.Type {
+	in, out := make([]reflect.Type, 0, method.NumIn()), make([]reflect.Type, 0, method.NumOut())
+	for i := 1; i < method.NumIn(); i++ {
+		in = append(in, method.In(i))
+	}
+	for i := range method.NumOut() {
+		out = append(out, method.Out(i))
+	}
+	return reflect.FuncOf(in, out, method.IsVariadic())
+}

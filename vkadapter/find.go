@@ -1,0 +1,290 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vkadapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/virtual-kubelet/virtual-kubelet/node"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// uidHandler is the proposed extension of virtual-kubelet (virtual-kubelet#1295) that
+// interLink uses: a provider that identifies pods by UID.
+type uidHandler interface {
+	GetPodByUID(ctx context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error)
+	GetPodStatusByUID(ctx context.Context, namespace, name string, uid types.UID) (*corev1.PodStatus, error)
+}
+
+// A finder asks the provider which pods it holds.
+type finder struct {
+	nodeName   string
+	provider   node.PodLifecycleHandler
+	byUID      uidHandler       // nil if the provider isn't one
+	notifier   node.PodNotifier // nil if the provider isn't one
+	held       *holdings
+	client     corev1client.CoreV1Interface // may be nil
+	controller func() *podsync.Controller   // its result may be nil
+	listOnce   bool
+
+	listing sync.Mutex     // guards what follows
+	listed  bool           // GetPods has succeeded, and isn't called again if listOnce is set
+	polls   sync.WaitGroup // calls of GetPodStatus that list did not wait for
+}
+
+// ErrOtherPod is wrapped by the error of a call about a pod whose name another pod has in
+// the provider, if the adapter knows neither: it is not known whether the pod runs.
+var ErrOtherPod = errors.New("vkadapter: the provider holds another pod of this name")
+
+// find returns the state of a pod. The error wraps podsync.ErrNotFound if the provider
+// does not hold it, and ErrOtherPod if the provider holds a pod of its name and another
+// UID. Any other error means that nothing is known. api is the pod as the API has it, or
+// nil.
+func (f *finder) find(ctx context.Context, ref podsync.Ref, api *corev1.Pod) (podsync.State, error) {
+	f.held.want(ref, api)
+	pod, err := f.getPod(ctx, ref)
+	switch {
+	case err == nil && pod == nil:
+		// Some providers return this also if their back end does not answer. The status
+		// is what virtual-kubelet goes by.
+		status, err := f.getPodStatus(ctx, ref)
+		if err == nil && status != nil {
+			return f.held.polled(ref, status), nil
+		}
+		if err == nil || isNotFound(err) {
+			return podsync.State{}, notHeld(ref)
+		}
+		return podsync.State{}, err
+	case isNotFound(err):
+		return podsync.State{}, notHeld(ref)
+	case err != nil:
+		// Many providers have no error of their own for a pod that isn't there. If they
+		// can tell which are there, this one is not.
+		pods, listErr := f.provider.GetPods(ctx)
+		if listErr != nil {
+			return podsync.State{}, err
+		}
+		pod, known := pick(pods, ref)
+		switch {
+		case pod == nil && known:
+			return podsync.State{}, notHeld(ref)
+		case pod == nil:
+			return podsync.State{}, err
+		}
+		return f.found(ctx, ref, pod)
+	}
+	return f.found(ctx, ref, pod)
+}
+
+func notHeld(ref podsync.Ref) error { return fmt.Errorf("pod %s: %w", ref, podsync.ErrNotFound) }
+
+// pick returns the pod of ref in a list, and whether the list tells that there is none: one
+// of pods without names does not.
+func pick(pods []*corev1.Pod, ref podsync.Ref) (pod *corev1.Pod, known bool) {
+	known = true
+	for _, p := range pods {
+		switch {
+		case p == nil:
+		case p.Name == "":
+			known = false
+		case p.Namespace == ref.Namespace && p.Name == ref.Name && (pod == nil || p.UID == ref.UID):
+			pod = p
+		}
+	}
+	return pod, known
+}
+
+// found returns the state of the pod that the provider has returned for ref.
+func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod) (podsync.State, error) {
+	if pod.UID != "" && ref.UID != "" && pod.UID != ref.UID {
+		if f.held.knows(pod.UID) {
+			return podsync.State{}, notHeld(ref)
+		}
+		return podsync.State{}, fmt.Errorf("%w: UID %s instead of %s", ErrOtherPod, pod.UID, ref.UID)
+	}
+	state := f.held.shown(ref, pod)
+	if f.notifier == nil {
+		if status, err := f.getPodStatus(ctx, ref); err == nil && status != nil {
+			state = f.held.polled(ref, status)
+		}
+	}
+	return state, nil
+}
+
+func (f *finder) getPod(ctx context.Context, ref podsync.Ref) (*corev1.Pod, error) {
+	if f.byUID != nil && ref.UID != "" && !isStray(ref) {
+		return f.byUID.GetPodByUID(ctx, ref.Namespace, ref.Name, ref.UID)
+	}
+	return f.provider.GetPod(ctx, ref.Namespace, ref.Name)
+}
+
+func (f *finder) getPodStatus(ctx context.Context, ref podsync.Ref) (*corev1.PodStatus, error) {
+	if f.byUID != nil && ref.UID != "" && !isStray(ref) {
+		return f.byUID.GetPodStatusByUID(ctx, ref.Namespace, ref.Name, ref.UID)
+	}
+	return f.provider.GetPodStatus(ctx, ref.Namespace, ref.Name)
+}
+
+const (
+	// pollPlaces is the number of pods whose status is asked for at once.
+	pollPlaces = 16
+	// pollPatience is the time that a List waits for the statuses. The last known ones
+	// stand in for those that are late.
+	pollPatience = 10 * time.Second
+)
+
+// states returns the states of all pods. It calls GetPods with own, and GetPodStatus of each
+// pod if the provider does not implement NotifyPods. It waits for them until ctx is done.
+func (f *finder) states(ctx, own context.Context) ([]podsync.State, error) {
+	refs, err := f.list(own)
+	if err != nil {
+		return nil, err
+	}
+	if f.notifier == nil {
+		f.poll(ctx, own, refs)
+	}
+	states := make([]podsync.State, 0, len(refs))
+	listed := make(map[podsync.Ref]bool, len(refs))
+	for _, ref := range refs {
+		if !listed[ref] {
+			states, listed[ref] = append(states, f.held.state(ref)), true
+		}
+	}
+	return append(states, f.held.others(listed)...), nil
+}
+
+// list returns the pods that the provider holds.
+func (f *finder) list(ctx context.Context) ([]podsync.Ref, error) {
+	f.listing.Lock()
+	defer f.listing.Unlock()
+	if f.listed && f.listOnce {
+		return f.lookUp(ctx), nil
+	}
+	pods, err := f.provider.GetPods(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f.listed = true
+	refs, nameless, taken := make([]podsync.Ref, 0, len(pods)), false, f.takenNames()
+	for _, pod := range pods {
+		switch {
+		case pod == nil:
+		case pod.Name == "":
+			nameless = true
+		default:
+			ref := f.held.identify(pod, taken)
+			f.held.shown(ref, pod)
+			refs = append(refs, ref)
+		}
+	}
+	if nameless { // the list does not tell which pods there are
+		refs = append(refs, f.lookUp(ctx)...)
+	}
+	return refs, nil
+}
+
+// takenNames returns a function that reports whether a pod of the API has a name.
+func (f *finder) takenNames() func(types.NamespacedName) bool {
+	var names map[types.NamespacedName]bool
+	return func(name types.NamespacedName) bool {
+		c := f.controller()
+		if c == nil || f.client == nil {
+			return true // nobody could tell
+		}
+		if names == nil {
+			names = make(map[types.NamespacedName]bool)
+			for ref, info := range c.All() {
+				if info.Pod != nil {
+					names[nameOf(ref)] = true
+				}
+			}
+		}
+		return names[name]
+	}
+}
+
+// ownerOf returns the pod whose instance a stray is after all: one of its name on this node
+// that has started. The informer may have shown it too late.
+func (f *finder) ownerOf(ctx context.Context, ref podsync.Ref) (owner *corev1.Pod, err error) {
+	pods, err := f.client.Pods(ref.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.Set{"metadata.name": ref.Name, "spec.nodeName": f.nodeName}.String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("is there a pod %s/%s: %w", ref.Namespace, ref.Name, err)
+	}
+	for i := range pods.Items {
+		if podstatus.HasStarted(&pods.Items[i].Status) {
+			owner = &pods.Items[i]
+		}
+	}
+	return owner, nil
+}
+
+// lookUp asks for each pod that may be there. A pod about which the provider fails to
+// answer is taken to be there, if it was: no other one must wait for it.
+func (f *finder) lookUp(ctx context.Context) (refs []podsync.Ref) {
+	asked := make(map[podsync.Ref]bool)
+	for _, ref := range f.held.candidates() {
+		if asked[ref] {
+			continue
+		}
+		asked[ref] = true
+		_, err := f.find(ctx, ref, nil)
+		if err == nil || !errors.Is(err, podsync.ErrNotFound) && f.held.holds(ref) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// poll asks for the status of each pod. The pods of which the former answer has not come
+// yet are left out.
+func (f *finder) poll(ctx, own context.Context, refs []podsync.Ref) {
+	ctx, cancel := context.WithTimeout(ctx, pollPatience)
+	defer cancel()
+	places, done := make(chan struct{}, pollPlaces), make(chan struct{})
+	var round sync.WaitGroup
+	for _, ref := range refs {
+		if !f.held.beginPoll(ref) {
+			continue
+		}
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			f.held.endPoll(ref)
+			continue
+		}
+		round.Add(1)
+		f.polls.Go(func() {
+			defer round.Done()
+			defer func() { <-places; f.held.endPoll(ref) }()
+			defer func() {
+				if value := recover(); value != nil {
+					klog.FromContext(own).Error(nil, "GetPodStatus panicked", "pod", ref, "panic", value, "stack", string(debug.Stack()))
+				}
+			}()
+			if status, err := f.getPodStatus(own, ref); err == nil && status != nil {
+				f.held.polled(ref, status)
+			}
+		})
+	}
+	f.polls.Go(func() { round.Wait(); close(done) })
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}

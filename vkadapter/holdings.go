@@ -1,0 +1,522 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vkadapter
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+const (
+	// appears is the time that a pod may take after CreatePod to be returned by GetPod or
+	// GetPods: that of virtual-kubelet.
+	appears = time.Minute
+	// strayFor is the time for which a pod is remembered that the provider has reported and
+	// podsync has not asked about.
+	strayFor = 10 * time.Minute
+)
+
+// holdings is what the adapter remembers of the pods that the provider holds, or held: what
+// it was handed, and what it said last. It calls neither the provider nor podsync, except
+// for its public methods.
+type holdings struct {
+	controller func() *podsync.Controller // its result may be nil
+
+	mu     sync.Mutex // guards what follows
+	report func(podsync.State)
+	pods   map[podsync.Ref]*holding           // without a UID if it isn't known
+	names  map[types.NamespacedName]types.UID // of the pods that hold their names
+}
+
+// A holding is one pod.
+type holding struct {
+	ref podsync.Ref
+	// pod is the newest version that the provider was handed, or else the one that it
+	// returned, without its status. It has the names of the containers.
+	pod     *corev1.Pod
+	handed  bool // pod came from the API
+	adopted bool // an earlier process has called CreatePod
+	wanted  bool // podsync has asked about the pod
+	since   time.Time
+
+	// Invariant: a pod that waits to appear was created by this process and is not gone.
+	created time.Time // when CreatePod has succeeded; zero once the provider has shown the pod
+	gone    bool      // the provider no longer holds the pod; status is its last one
+
+	// status is the newest that was notified or polled, and shown the one in a pod that GetPod
+	// or GetPods has returned: nil, or without a phase, if it says nothing.
+	status, shown *corev1.PodStatus
+	polling       bool // a call of GetPodStatus is under way
+
+	annotations map[string]string   // those that the provider has written
+	given       map[string][]string // the values that the provider was handed: no news if they come back
+	deletes     bool                // the provider has set a deletionTimestamp
+	generation  int64               // of the spec that the provider has shown; 0: unknown
+	node        string              // spec.nodeName
+}
+
+func newHoldings(controller func() *podsync.Controller) *holdings {
+	return &holdings{controller: controller, pods: make(map[podsync.Ref]*holding), names: make(map[types.NamespacedName]types.UID)}
+}
+
+func nameOf(ref podsync.Ref) types.NamespacedName {
+	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+}
+
+// get returns the holding of ref, which it makes if there is none. h.mu must be held.
+func (h *holdings) get(ref podsync.Ref) *holding {
+	p, ok := h.pods[ref]
+	if !ok {
+		p = &holding{ref: ref, since: time.Now()}
+		h.pods[ref] = p
+	}
+	return p
+}
+
+// name records that ref holds its name. h.mu must be held.
+func (h *holdings) name(ref podsync.Ref) {
+	if ref.UID != "" && !isStray(ref) {
+		h.names[nameOf(ref)] = ref.UID
+		delete(h.pods, podsync.Ref{Namespace: ref.Namespace, Name: ref.Name}) // it is this pod
+		delete(h.pods, podsync.Ref{Namespace: ref.Namespace, Name: ref.Name, UID: strayUID(nameOf(ref))})
+	}
+}
+
+// want records that podsync asks about the pod, and what the API has of it.
+func (h *holdings) want(ref podsync.Ref, api *corev1.Pod) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	p.wanted = true
+	if api == nil && !p.handed {
+		if c := h.controller(); c != nil {
+			if info, ok := c.Get(ref); ok {
+				api = info.Pod
+			}
+		}
+	}
+	if api != nil && !p.handed {
+		p.hand(api)
+		p.adopted = true
+	}
+}
+
+// hand records the pod as the API has it. h.mu must be held.
+func (p *holding) hand(api *corev1.Pod) {
+	p.pod, p.handed, p.node = api.DeepCopy(), true, api.Spec.NodeName
+	p.pod.Status = corev1.PodStatus{}
+	if p.given == nil {
+		p.given = make(map[string][]string)
+	}
+	for key, value := range api.Annotations {
+		if !slices.Contains(p.given[key], value) {
+			p.given[key] = append(p.given[key], value)
+		}
+	}
+}
+
+// handOver records that the provider is handed pod.
+func (h *holdings) handOver(pod *corev1.Pod) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.get(podsync.RefOf(pod)).hand(pod)
+}
+
+// create records that CreatePod is about to be called. What the provider reports during the
+// call counts.
+func (h *holdings) create(pod *corev1.Pod) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ref := podsync.RefOf(pod)
+	p := h.get(ref)
+	*p = holding{ref: ref, wanted: true, since: time.Now(), annotations: p.annotations}
+	p.hand(pod)
+	h.name(ref)
+}
+
+// created records that CreatePod has succeeded, and what it has written into pod.
+func (h *holdings) created(ref podsync.Ref, pod *corev1.Pod) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	p.created = time.Now()
+	p.annotate(pod)
+}
+
+// failed records that CreatePod has failed.
+func (h *holdings) failed(ref podsync.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.get(ref).status = nil
+	h.unname(ref)
+}
+
+// written records what the provider has written into the pod that it was handed.
+func (h *holdings) written(ref podsync.Ref, pod *corev1.Pod) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.get(ref).annotate(pod)
+}
+
+// deleted records that DeletePod has succeeded, and what it has written into after. A final
+// status in it is all that some providers tell of the end.
+func (h *holdings) deleted(ref podsync.Ref, before, after *corev1.Pod) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	p.created = time.Time{}
+	if podstatus.IsTerminal(after.Status.Phase) && !podstatus.Equal(&before.Status, &after.Status) && !podstatus.MayBeRunning(&after.Status) {
+		p.status = after.Status.DeepCopy()
+	}
+}
+
+// annotate records the annotations that the provider has written into a pod. Those that it
+// was handed may be old. Of a pod that an earlier process has handed over, only an annotation
+// that the API's lacks is certain to be the provider's.
+func (p *holding) annotate(pod *corev1.Pod) {
+	if !p.handed {
+		return
+	}
+	for key, value := range pod.Annotations {
+		if given := p.given[key]; slices.Contains(given, value) || p.adopted && len(given) > 0 {
+			continue
+		}
+		if p.annotations == nil {
+			p.annotations = make(map[string]string)
+		}
+		p.annotations[key] = value
+	}
+}
+
+// identify returns the Ref of a pod that the provider has returned. A pod without a UID is
+// the one that holds its name, as far as it is known, or a stray if no pod of the API has
+// its name. Otherwise podsync finds the pod by its name.
+func (h *holdings) identify(pod *corev1.Pod, taken func(types.NamespacedName) bool) podsync.Ref {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ref := podsync.RefOf(pod)
+	if ref.UID != "" {
+		return ref
+	}
+	if uid, ok := h.names[nameOf(ref)]; ok {
+		ref.UID = uid
+	} else if !taken(nameOf(ref)) {
+		ref.UID = strayUID(nameOf(ref))
+	}
+	return ref
+}
+
+// strayPrefix begins the UIDs of strays: instances that the provider returns without a UID
+// under a name that no pod of the API has. A stray needs a UID to be an orphan of podsync.
+const strayPrefix = "unknown:"
+
+func strayUID(name types.NamespacedName) types.UID { return types.UID(strayPrefix + name.String()) }
+
+func isStray(ref podsync.Ref) bool { return strings.HasPrefix(string(ref.UID), strayPrefix) }
+
+// shown records that the provider has returned pod for ref, and returns its state.
+func (h *holdings) shown(ref podsync.Ref, pod *corev1.Pod) podsync.State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	p.seen(pod)
+	p.created, p.gone, p.shown = time.Time{}, false, pod.Status.DeepCopy()
+	h.name(ref)
+	return p.state()
+}
+
+// seen records what a pod of the provider says besides its status.
+func (p *holding) seen(pod *corev1.Pod) {
+	if p.pod == nil {
+		p.pod = pod.DeepCopy()
+		p.pod.Namespace, p.pod.Name, p.pod.UID = p.ref.Namespace, p.ref.Name, p.ref.UID
+		p.pod.Status = corev1.PodStatus{}
+	}
+	p.annotate(pod)
+	p.deletes = p.deletes || pod.DeletionTimestamp != nil
+	if pod.Generation > 0 {
+		p.generation = pod.Generation
+	}
+	if pod.Spec.NodeName != "" {
+		p.node = pod.Spec.NodeName
+	}
+}
+
+// notified records a pod that the provider has reported on its own, and reports it.
+func (h *holdings) notified(pod *corev1.Pod) {
+	if pod == nil || pod.Name == "" {
+		return
+	}
+	pod = pod.DeepCopy() // at once: the provider goes on changing it
+	h.mu.Lock()
+	ref := podsync.RefOf(pod)
+	if ref.UID == "" {
+		ref.UID = h.names[nameOf(ref)]
+	}
+	p := h.get(ref)
+	p.seen(pod)
+	if !p.gone || podstatus.IsTerminal(pod.Status.Phase) { // the report may be older than the end
+		p.status, p.shown = &pod.Status, nil
+	}
+	state, report := p.state(), h.report
+	h.mu.Unlock()
+	if report != nil {
+		report(state)
+	}
+}
+
+// watch begins or, with nil, ends the reports. What was reported before counts.
+func (h *holdings) watch(report func(podsync.State)) {
+	h.mu.Lock()
+	h.report = report
+	var states []podsync.State
+	for _, p := range h.pods {
+		if report != nil && p.status != nil && !p.gone {
+			states = append(states, p.state())
+		}
+	}
+	h.mu.Unlock()
+	for _, state := range states {
+		report(state)
+	}
+}
+
+// polled records the result of GetPodStatus, and returns the state.
+func (h *holdings) polled(ref podsync.Ref, status *corev1.PodStatus) podsync.State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	p.created, p.gone, p.status = time.Time{}, false, status.DeepCopy()
+	h.name(ref)
+	return p.state()
+}
+
+// beginPoll reports whether GetPodStatus may be called, and records that it is.
+func (h *holdings) beginPoll(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	begins := !p.polling
+	p.polling = true
+	return begins
+}
+
+func (h *holdings) endPoll(ref podsync.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.get(ref).polling = false
+}
+
+// knows reports whether the UID is that of a pod, and not one that the provider has made up.
+func (h *holdings) knows(uid types.UID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for ref, p := range h.pods {
+		if ref.UID == uid && p.handed {
+			return true
+		}
+	}
+	return false
+}
+
+// holds reports whether the provider held the pod when it last answered.
+func (h *holdings) holds(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	return !p.gone && (p.status != nil || p.shown != nil)
+}
+
+// fresh reports whether CreatePod has succeeded so recently that the provider need not
+// show the pod yet.
+func (h *holdings) fresh(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.get(ref).fresh()
+}
+
+func (p *holding) fresh() bool { return !p.created.IsZero() && time.Since(p.created) < appears }
+
+// candidates returns the pods that the provider may hold: those of the API, and those that
+// are not known to be gone.
+func (h *holdings) candidates() (refs []podsync.Ref) {
+	if c := h.controller(); c != nil {
+		for ref, info := range c.All() {
+			if info.Pod != nil {
+				refs = append(refs, ref)
+			}
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for ref, p := range h.pods {
+		if !p.gone && ref.UID != "" && (p.wanted || p.status != nil || p.shown != nil) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// others returns the states of pods that the provider's list leaves out: those that have
+// ended, until podsync no longer needs them, and those that were created just now.
+func (h *holdings) others(listed map[podsync.Ref]bool) (states []podsync.State) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for ref, p := range h.pods {
+		switch {
+		case listed[ref]:
+		case ref.UID == "", isStray(ref) && !p.gone, !p.wanted && time.Since(p.since) > strayFor:
+			delete(h.pods, ref)
+			h.unname(ref)
+		case p.fresh(), p.ended():
+			states = append(states, p.state())
+		}
+	}
+	return states
+}
+
+// ended reports whether the last that the provider has said of the pod is its end.
+func (p *holding) ended() bool {
+	if p.gone {
+		return true
+	}
+	status := p.newest()
+	return podstatus.IsTerminal(status.Phase) && !podstatus.MayBeRunning(status)
+}
+
+// own records that a stray is the instance of a pod.
+func (h *holdings) own(stray, ref podsync.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.pods, stray)
+	h.name(ref)
+	h.get(ref)
+}
+
+// stopped records that the provider does not hold the pod, and returns its last state.
+func (h *holdings) stopped(ref podsync.Ref) podsync.State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	p.gone, p.created = true, time.Time{}
+	h.unname(ref)
+	return p.state()
+}
+
+// forget drops the pod.
+func (h *holdings) forget(ref podsync.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.pods, ref)
+	h.unname(ref)
+}
+
+// unname records that the pod does not hold its name. h.mu must be held.
+func (h *holdings) unname(ref podsync.Ref) {
+	if h.names[nameOf(ref)] == ref.UID {
+		delete(h.names, nameOf(ref))
+	}
+}
+
+// state returns the state of the pod as it is known.
+func (h *holdings) state(ref podsync.Ref) podsync.State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.get(ref).state()
+}
+
+// pod returns a pod for DeletePod, as it is known.
+func (h *holdings) pod(ref podsync.Ref) *corev1.Pod {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	pod := &corev1.Pod{}
+	if p.pod != nil {
+		pod = p.pod.DeepCopy()
+	}
+	pod.Namespace, pod.Name = ref.Namespace, ref.Name
+	if pod.UID = ref.UID; isStray(ref) {
+		pod.UID = ""
+	}
+	if len(p.annotations) > 0 && pod.Annotations == nil {
+		pod.Annotations = make(map[string]string)
+	}
+	maps.Copy(pod.Annotations, p.annotations)
+	pod.Status = *p.newest().DeepCopy()
+	return pod
+}
+
+// newest returns the status that counts. virtual-kubelet reads none but what is notified or
+// polled, so that of a pod may be old; it counts if it is final, because an end does not go
+// away.
+func (p *holding) newest() *corev1.PodStatus {
+	switch {
+	case p.status == nil && p.shown == nil:
+		return &corev1.PodStatus{}
+	case p.status == nil, p.shown != nil && podstatus.IsTerminal(p.shown.Phase) && !podstatus.IsTerminal(p.status.Phase):
+		return p.shown
+	}
+	return p.status
+}
+
+// state returns the state of the pod. Only a phase that no container contradicts is an end:
+// if one runs, DeletePod comes first.
+func (p *holding) state() podsync.State {
+	status := p.newest().DeepCopy()
+	state := podsync.State{
+		Ref: p.ref, NodeName: p.node, Generation: p.generation, Stopped: p.ended(),
+		Annotations: maps.Clone(p.annotations), Delete: p.deletes,
+	}
+	if p.pod != nil {
+		rename(status.InitContainerStatuses, p.pod.Spec.InitContainers)
+		rename(status.ContainerStatuses, p.pod.Spec.Containers)
+		if state.Stopped && status.Phase == corev1.PodSucceeded {
+			status.ContainerStatuses = complete(status.ContainerStatuses, p.pod.Spec.Containers)
+		}
+	}
+	state.Status = *status
+	return state
+}
+
+// rename gives the statuses of containers that the pod does not have the names of those that
+// it has, if there are as many and none fits: some back ends name them after the pod.
+func rename(statuses []corev1.ContainerStatus, containers []corev1.Container) {
+	if len(statuses) != len(containers) {
+		return
+	}
+	for _, s := range statuses {
+		if slices.ContainsFunc(containers, func(c corev1.Container) bool { return c.Name == s.Name }) {
+			return
+		}
+	}
+	for i := range statuses {
+		statuses[i].Name = containers[i].Name
+	}
+}
+
+// complete returns the statuses of the containers of a pod that has succeeded: with an exit
+// code 0 of each whose end the provider does not report.
+func complete(statuses []corev1.ContainerStatus, containers []corev1.Container) []corev1.ContainerStatus {
+	for _, c := range containers {
+		i := slices.IndexFunc(statuses, func(s corev1.ContainerStatus) bool { return s.Name == c.Name })
+		if i < 0 {
+			i = len(statuses)
+			statuses = append(statuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image})
+		}
+		if statuses[i].State.Terminated == nil {
+			statuses[i].Ready = false
+			statuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}}
+		}
+	}
+	return statuses
+}

@@ -1,0 +1,169 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vkadapter_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/vkadapter"
+)
+
+var (
+	known   = errdefs.NotFound("no such job")
+	plain   = errors.New("404 Not Found")
+	fromAPI = apierrors.NewNotFound(corev1.Resource("pods"), "x")
+)
+
+// wild are providers with the habits that were found in real ones.
+var wild = map[string]struct {
+	habits
+	once bool // Config.ListOnce
+}{
+	"as asked for":                                {habits: habits{notFound: known}},
+	"without NotifyPods":                          {habits: habits{notFound: known, silent: true}},
+	"without UIDs":                                {habits: habits{notFound: known, noUIDs: true}},
+	"without UIDs and NotifyPods":                 {habits: habits{notFound: known, noUIDs: true, silent: true}},
+	"without names":                               {habits: habits{notFound: known, noNames: true, noUIDs: true, silent: true}},
+	"without names, nil for not found":            {habits: habits{noNames: true, noUIDs: true, silent: true}},
+	"nil for not found":                           {habits: habits{}},
+	"any error for not found":                     {habits: habits{notFound: plain}},
+	"any error for not found, without NotifyPods": {habits: habits{notFound: plain, silent: true}},
+	"the API's error for not found":               {habits: habits{notFound: fromAPI}},
+	"by UID":                                      {habits: habits{notFound: known, byUID: true}},
+	"by UID without NotifyPods":                   {habits: habits{notFound: known, byUID: true, silent: true}},
+	"status only from GetPodStatus":               {habits: habits{notFound: known, noStatus: true, silent: true}},
+	"status only from reports":                    {habits: habits{notFound: known, noStatus: true}},
+	"phases without containers":                   {habits: habits{notFound: known, noContainers: true}},
+	"phases without containers, no NotifyPods":    {habits: habits{notFound: known, noContainers: true, silent: true}},
+	"names of its own for containers":             {habits: habits{notFound: known, ownContainers: true, silent: true}},
+	"final phase while a container runs":          {habits: habits{notFound: known, staleRunning: true}},
+	"GetPods lags behind CreatePod":               {habits: habits{notFound: known, lag: 20 * time.Second}},
+	"GetPods lags behind, no NotifyPods":          {habits: habits{notFound: plain, lag: 20 * time.Second, silent: true}},
+	"ends some time after DeletePod":              {habits: habits{notFound: known, stopTime: 10 * time.Second}},
+	"ends some time after, no NotifyPods":         {habits: habits{notFound: known, stopTime: 10 * time.Second, silent: true}},
+	"the end in the last report":                  {habits: habits{notFound: known, forgets: true}},
+	"a loop that GetPods starts":                  {habits: habits{notFound: known, loopInGetPods: true}, once: true},
+	"a job that a goroutine of CreatePod submits": {habits: habits{notFound: known, loopInCreate: true}},
+	"jobs that are found by annotation":           {habits: habits{listsCluster: true, byUID: true, noStatus: true}, once: true},
+	"jobs by annotation, GetPods again and again": {habits: habits{listsCluster: true, byUID: true, noStatus: true}},
+	"interLink":                                   {habits: habits{listsCluster: true, byUID: true, loopInGetPods: true, loopInCreate: true, forgets: true}, once: true},
+	"azure-aci":                                   {habits: habits{notFound: known, noUIDs: true, noStatus: true, polls: true}},
+	"SaladCloud":                                  {habits: habits{noNames: true, noUIDs: true, lies: true, ownContainers: true, polls: true}},
+	"Cisco":                                       {habits: habits{notFound: known, silent: true, progressInPoll: true}},
+}
+
+// each runs f with every wild provider.
+func each(t *testing.T, f func(w *world)) {
+	for name, c := range wild {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, c.habits, func(w *world) {
+				w.change = func(cfg *vkadapter.NodeConfig) {
+					cfg.Adapter = func(a *vkadapter.Config) { a.ListOnce = c.once }
+				}
+				f(w)
+			})
+		})
+	}
+}
+
+// A pod starts once, lives through the death of its process, and is deleted with its job.
+func TestWildProvidersLoseNoPod(t *testing.T) {
+	each(t, func(w *world) {
+		w.start()
+		web := w.pod("web", corev1.RestartPolicyAlways)
+		pass(time.Minute)
+		w.phase("after a minute", "web", corev1.PodRunning)
+		w.kill()
+		pass(time.Minute)
+		w.start()
+		pass(3 * time.Minute)
+		w.phase("after a restart", "web", corev1.PodRunning)
+		w.holds("after a restart", "web")
+		w.once("after a restart", web)
+		w.delete("web")
+		pass(2 * time.Minute)
+		if pod := w.get("web"); pod != nil {
+			w.Errorf("the deleted pod is there after two minutes: %v", pod.Status)
+		}
+		w.holds("after the deletion")
+		w.once("after the deletion", web)
+		again := w.pod("web", corev1.RestartPolicyAlways)
+		pass(time.Minute)
+		w.phase("a second pod of the name", "web", corev1.PodRunning)
+		w.once("a second pod of the name", again)
+	})
+}
+
+// A pod that completes has the phase that the provider reports, and its job stays for its
+// logs until the pod is deleted.
+func TestWildProvidersComplete(t *testing.T) {
+	each(t, func(w *world) {
+		w.start()
+		good, bad := w.pod("good", corev1.RestartPolicyNever), w.pod("failing", corev1.RestartPolicyNever)
+		pass(time.Minute)
+		w.cloud.exit("good", 0)
+		w.cloud.exit("failing", 3)
+		pass(time.Minute)
+		w.phase("after the exit", "good", corev1.PodSucceeded)
+		w.phase("after the exit", "failing", corev1.PodFailed)
+		w.kill()
+		w.start()
+		pass(3 * time.Minute)
+		w.phase("after a restart", "good", corev1.PodSucceeded)
+		w.once("after a restart", good, bad)
+		w.delete("good")
+		w.delete("failing")
+		pass(3 * time.Minute)
+		w.holds("after the deletion")
+	})
+}
+
+// While the back end does not answer, nothing is concluded, and nothing is lost.
+func TestWildProvidersOutlastTheirBackEnd(t *testing.T) {
+	each(t, func(w *world) {
+		w.start()
+		web, old := w.pod("web", corev1.RestartPolicyAlways), w.pod("old", corev1.RestartPolicyAlways)
+		pass(time.Minute)
+		w.cloud.setAway(true)
+		fresh := w.pod("new", corev1.RestartPolicyAlways)
+		w.delete("old")
+		pass(2 * time.Minute)
+		w.cloud.setAway(false)
+		pass(7 * time.Minute) // the longest backoff
+		w.phase("after the outage", "web", corev1.PodRunning)
+		w.phase("after the outage", "new", corev1.PodRunning)
+		if pod := w.get("old"); pod != nil {
+			w.Errorf("the deleted pod is still there: %v", pod.Status)
+		}
+		w.holds("after the outage", "new", "web")
+		w.once("after the outage", web, old, fresh)
+	})
+}
+
+// A pod that is deleted while no process runs leaves no job behind.
+func TestWildProvidersLeaveNoOrphans(t *testing.T) {
+	each(t, func(w *world) {
+		if w.habits.noNames || w.habits.listsCluster {
+			return // it does not list such a job
+		}
+		w.start()
+		w.pod("web", corev1.RestartPolicyAlways)
+		other := w.pod("other", corev1.RestartPolicyAlways)
+		pass(time.Minute)
+		w.kill()
+		apitest.Delete[*corev1.Pod](w.s, "default", "web")
+		w.start()
+		pass(10 * time.Minute)
+		w.holds("after the restart", "other")
+		w.once("after the restart", other)
+		w.phase("after the restart", "other", corev1.PodRunning)
+	})
+}

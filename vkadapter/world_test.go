@@ -1,0 +1,710 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vkadapter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
+	"github.com/virtual-kubelet/virtual-kubelet/node"
+	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	corev1listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/testmain"
+	"github.com/kubewright/kubewright/vkadapter"
+)
+
+func TestMain(m *testing.M) { testmain.Run(m) }
+
+const nodeName = "vk"
+
+var errAway = errors.New("500 Internal Server Error")
+
+// A cloud is a back end. It outlives the process, and knows a job by the name of its pod.
+type cloud struct {
+	mu      sync.Mutex
+	jobs    map[string]*job
+	starts  map[types.UID]int // how many jobs each pod had
+	away    bool              // every call fails
+	serials int
+}
+
+type job struct {
+	id      string
+	uid     types.UID
+	created time.Time
+	pod     *corev1.Pod // as CreatePod got it
+	exited  *int32
+	ended   time.Time // when it has ended after it was asked to; zero: it was not asked
+}
+
+func newCloud() *cloud { return &cloud{jobs: map[string]*job{}, starts: map[types.UID]int{}} }
+
+func key(namespace, name string) string { return namespace + "/" + name }
+
+func (c *cloud) setAway(away bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.away = away
+}
+
+// exit ends the containers of a job.
+func (c *cloud) exit(name string, code int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.jobs[key("default", name)].exited = &code
+}
+
+// names returns the names of the jobs.
+func (c *cloud) names() (names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, j := range c.jobs {
+		names = append(names, j.pod.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (c *cloud) started(uid types.UID) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.starts[uid]
+}
+
+// Habits are what providers do. The zero value is a provider as virtual-kubelet asks for it.
+type habits struct {
+	silent         bool          // has no NotifyPods
+	noUIDs         bool          // returns pods without UIDs: azure-aci, k3k
+	noNames        bool          // returns pods without metadata: SaladCloud
+	notFound       error         // for a pod that isn't there; nil: nil, nil
+	lies           bool          // returns nothing and no error while the back end is away: SaladCloud
+	byUID          bool          // has GetPodByUID, and GetPod is not implemented: interLink
+	noStatus       bool          // only GetPodStatus and reports have the status: azure-aci
+	noContainers   bool          // reports phases without containers
+	ownContainers  bool          // names containers after the job: SaladCloud
+	staleRunning   bool          // never reports the end of a container
+	lag            time.Duration // until GetPod and GetPods have a new job
+	stopTime       time.Duration // until a job has ended after DeletePod
+	forgets        bool          // DeletePod forgets the job at once, the last report has the end
+	loopInGetPods  bool          // reports from a loop that GetPods starts: interLink
+	loopInCreate   bool          // CreatePod submits the job in a goroutine, with its context: interLink
+	progressInPoll bool          // a job runs only when GetPodStatus is called: Cisco
+	listsCluster   bool          // finds its jobs through annotations of pods in the API: interLink
+	polls          bool          // reports the pods of the lister, as azure-aci and SaladCloud
+	panics         bool          // GetPodStatus panics for the pod "bad"
+	hangs          bool          // GetPodStatus of the pod "bad" returns when its context is done
+	createErr      func(pod *corev1.Pod) error
+}
+
+// provider is a provider with habits.
+type provider struct {
+	*cloud
+	habits
+	pods corev1listers.PodLister
+
+	mu     sync.Mutex
+	notify func(*corev1.Pod)
+	known  map[types.UID]*corev1.Pod // of listsCluster
+	loops  int
+	seen   []string // calls
+}
+
+func (p *provider) did(call string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen = append(p.seen, call)
+}
+
+// count returns how often a method was called.
+func (p *provider) count(call string) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.seen {
+		if c == call {
+			n++
+		}
+	}
+	return n
+}
+
+// The variants of the provider have the methods that New looks for.
+type (
+	notifying      struct{ *provider }
+	uidProvider    struct{ *provider }
+	uidNotifying   struct{ notifying }
+	statusByMethod interface{ node.PodLifecycleHandler }
+)
+
+func (p notifying) NotifyPods(ctx context.Context, notify func(*corev1.Pod)) {
+	p.did("NotifyPods")
+	p.mu.Lock()
+	p.notify = notify
+	p.mu.Unlock()
+	if p.polls {
+		go p.poll(ctx)
+	} else if !p.loopInGetPods {
+		go p.loop(ctx)
+	}
+}
+
+func (p uidProvider) GetPodByUID(ctx context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error) {
+	return p.getByUID(ctx, namespace, name, uid)
+}
+
+func (p uidProvider) GetPodStatusByUID(ctx context.Context, namespace, name string, uid types.UID) (*corev1.PodStatus, error) {
+	return p.statusByUID(ctx, namespace, name, uid)
+}
+
+func (p uidNotifying) GetPodByUID(ctx context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error) {
+	return p.getByUID(ctx, namespace, name, uid)
+}
+
+func (p uidNotifying) GetPodStatusByUID(ctx context.Context, namespace, name string, uid types.UID) (*corev1.PodStatus, error) {
+	return p.statusByUID(ctx, namespace, name, uid)
+}
+
+// handler returns the provider with the methods of its habits.
+func (p *provider) handler() statusByMethod {
+	switch {
+	case p.silent && p.byUID:
+		return uidProvider{p}
+	case p.silent:
+		return p
+	case p.byUID:
+		return uidNotifying{notifying{p}}
+	}
+	return notifying{p}
+}
+
+// report tells a pod that the provider goes on using.
+func (p *provider) report(pod *corev1.Pod) {
+	p.mu.Lock()
+	notify := p.notify
+	p.mu.Unlock()
+	if p.silent {
+		return
+	}
+	notify(pod) // nil if NotifyPods was not called: a panic
+	pod.Status = corev1.PodStatus{Phase: "the provider goes on using it"}
+}
+
+// loop reports all jobs each second until ctx is done.
+func (p *provider) loop(ctx context.Context) {
+	p.mu.Lock()
+	p.loops++
+	p.mu.Unlock()
+	for {
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return
+		}
+		for _, pod := range p.all() {
+			p.report(pod)
+		}
+	}
+}
+
+// poll reports the pods of the lister.
+func (p *provider) poll(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(5 * time.Second):
+		case <-ctx.Done():
+			return
+		}
+		pods, err := p.pods.List(labels.Everything())
+		if err != nil {
+			continue
+		}
+		for _, pod := range pods {
+			if status, err := p.status(pod.Namespace, pod.Name); err == nil && status != nil && pod.DeletionTimestamp == nil {
+				pod.Status = *status
+				p.report(pod)
+			}
+		}
+	}
+}
+
+// all returns the pods of all jobs, whole.
+func (p *provider) all() (pods []*corev1.Pod) {
+	p.cloud.mu.Lock()
+	defer p.cloud.mu.Unlock()
+	if p.away {
+		return nil
+	}
+	for _, j := range p.jobs {
+		if p.alive(j) {
+			pod := j.pod.DeepCopy()
+			pod.Status = p.statusOf(j)
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// alive forgets a job that has ended after DeletePod, and reports whether the job is there.
+func (p *provider) alive(j *job) bool {
+	if j.ended.IsZero() || time.Now().Before(j.ended) {
+		return true
+	}
+	delete(p.jobs, key(j.pod.Namespace, j.pod.Name))
+	return false
+}
+
+func (p *provider) statusOf(j *job) corev1.PodStatus {
+	status := corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "192.0.2.9", PodIPs: []corev1.PodIP{{IP: "192.0.2.9"}}}
+	state := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(j.created)}}
+	if p.progressInPoll && j.exited == nil && time.Since(j.created) == 0 {
+		status.Phase, state = corev1.PodPending, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "Deploying"}}
+	}
+	if j.exited != nil {
+		status.Phase = corev1.PodSucceeded
+		if *j.exited != 0 {
+			status.Phase = corev1.PodFailed
+		}
+		if !p.staleRunning {
+			state = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: *j.exited, FinishedAt: metav1.Now()}}
+		}
+	}
+	if p.noContainers {
+		return status
+	}
+	for _, c := range j.pod.Spec.Containers {
+		name := c.Name
+		if p.ownContainers {
+			name = j.id
+		}
+		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{Name: name, Image: c.Image, Ready: state.Running != nil, State: state})
+	}
+	return status
+}
+
+func (p *provider) CreatePod(ctx context.Context, pod *corev1.Pod) error {
+	p.did("CreatePod")
+	if p.createErr != nil {
+		if err := p.createErr(pod); err != nil {
+			return err
+		}
+	}
+	submit := func() error {
+		p.cloud.mu.Lock()
+		defer p.cloud.mu.Unlock()
+		if p.away {
+			if p.lies {
+				return nil
+			}
+			return errAway
+		}
+		k := key(pod.Namespace, pod.Name)
+		if _, ok := p.jobs[k]; ok {
+			return fmt.Errorf("name_conflict: %s", k)
+		}
+		p.serials++
+		id := fmt.Sprintf("job-%d", p.serials)
+		if pod.Annotations == nil {
+			pod.Annotations = map[string]string{}
+		}
+		pod.Annotations["JobID"] = id
+		p.jobs[k] = &job{id: id, uid: pod.UID, created: time.Now(), pod: pod.DeepCopy()}
+		p.starts[pod.UID]++
+		return nil
+	}
+	accept := func() {
+		if p.listsCluster {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.known[pod.UID] = pod
+		}
+	}
+	if !p.loopInCreate {
+		err := submit()
+		if err == nil {
+			accept()
+		}
+		return err
+	}
+	accept()
+	go func() {
+		for {
+			select {
+			case <-time.After(2 * time.Second):
+			case <-ctx.Done():
+				return
+			}
+			if submit() == nil {
+				reported := pod.DeepCopy()
+				reported.Status.Phase = corev1.PodPending
+				p.report(reported)
+				return
+			}
+		}
+	}()
+	return nil
+}
+
+func (p *provider) UpdatePod(context.Context, *corev1.Pod) error {
+	p.did("UpdatePod")
+	return nil
+}
+
+func (p *provider) DeletePod(_ context.Context, pod *corev1.Pod) error {
+	p.did("DeletePod")
+	p.cloud.mu.Lock()
+	defer p.cloud.mu.Unlock()
+	if p.away {
+		if p.lies {
+			return nil
+		}
+		return errAway
+	}
+	j, ok := p.jobs[key(pod.Namespace, pod.Name)]
+	if p.listsCluster {
+		p.mu.Lock()
+		_, ok2 := p.known[pod.UID]
+		delete(p.known, pod.UID)
+		p.mu.Unlock()
+		ok = ok && ok2
+	}
+	switch {
+	case !ok:
+		return errdefs.NotFound("no such job")
+	case p.forgets:
+		delete(p.jobs, key(pod.Namespace, pod.Name))
+		last := j.pod.DeepCopy()
+		last.Status = p.statusOf(j)
+		for i := range last.Status.ContainerStatuses {
+			last.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 42, FinishedAt: metav1.Now()}}
+		}
+		go p.report(last)
+	case j.ended.IsZero():
+		j.ended = time.Now().Add(p.stopTime)
+	}
+	return nil
+}
+
+// returned is a pod as GetPod and GetPods return it.
+func (p *provider) returned(j *job) *corev1.Pod {
+	pod := j.pod.DeepCopy()
+	pod.Status = p.statusOf(j)
+	if p.noStatus {
+		pod.Status = corev1.PodStatus{}
+	}
+	if p.noUIDs {
+		pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, Status: pod.Status}
+	}
+	if p.noNames {
+		pod = &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: j.id}}}, Status: pod.Status}
+	}
+	return pod
+}
+
+// job returns a job that the provider shows.
+func (p *provider) job(namespace, name string) (*job, error) {
+	if p.away {
+		if p.lies {
+			return nil, nil
+		}
+		return nil, errAway
+	}
+	if j, ok := p.jobs[key(namespace, name)]; ok && p.alive(j) && time.Since(j.created) >= p.lag {
+		return j, nil
+	}
+	return nil, p.notFound
+}
+
+func (p *provider) GetPod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+	p.did("GetPod")
+	if p.byUID {
+		return &corev1.Pod{}, errors.New("NOT IMPLEMENTED")
+	}
+	p.cloud.mu.Lock()
+	defer p.cloud.mu.Unlock()
+	j, err := p.job(namespace, name)
+	if j == nil {
+		return nil, err
+	}
+	return p.returned(j), nil
+}
+
+func (p *provider) status(namespace, name string) (*corev1.PodStatus, error) {
+	p.cloud.mu.Lock()
+	defer p.cloud.mu.Unlock()
+	j, err := p.job(namespace, name)
+	if p.away {
+		return nil, errAway // the one method that tells the truth
+	}
+	if j == nil {
+		return nil, err
+	}
+	status := p.statusOf(j)
+	return &status, nil
+}
+
+func (p *provider) GetPodStatus(ctx context.Context, namespace, name string) (*corev1.PodStatus, error) {
+	p.did("GetPodStatus")
+	switch {
+	case p.byUID:
+		return &corev1.PodStatus{}, errors.New("NOT IMPLEMENTED")
+	case p.panics && name == "bad":
+		panic("unimplemented")
+	case p.hangs && name == "bad":
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return p.status(namespace, name)
+}
+
+func (p *provider) getByUID(_ context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error) {
+	p.did("GetPodByUID")
+	p.cloud.mu.Lock()
+	defer p.cloud.mu.Unlock()
+	if p.listsCluster {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if pod, ok := p.known[uid]; ok {
+			return pod, nil
+		}
+		return nil, errdefs.NotFound("not known")
+	}
+	j, err := p.job(namespace, name)
+	if j == nil || j.uid != uid {
+		return nil, cmpErr(err, errdefs.NotFound("no such job"))
+	}
+	return p.returned(j), nil
+}
+
+func cmpErr(err, other error) error {
+	if err != nil {
+		return err
+	}
+	return other
+}
+
+func (p *provider) statusByUID(ctx context.Context, namespace, name string, uid types.UID) (*corev1.PodStatus, error) {
+	pod, err := p.getByUID(ctx, namespace, name, uid)
+	if err != nil {
+		return nil, err
+	}
+	return &pod.Status, nil
+}
+
+func (p *provider) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
+	p.did("GetPods")
+	if p.loopInGetPods {
+		go p.loop(ctx)
+	}
+	if p.listsCluster {
+		pods, err := p.pods.List(labels.Everything())
+		if err != nil {
+			return nil, err
+		}
+		p.mu.Lock()
+		var found []*corev1.Pod
+		for _, pod := range pods {
+			if pod.Annotations["JobID"] != "" {
+				p.known[pod.UID] = pod
+				found = append(found, pod.DeepCopy())
+			}
+		}
+		p.mu.Unlock()
+		for _, pod := range found {
+			p.report(pod)
+		}
+	}
+	p.cloud.mu.Lock()
+	defer p.cloud.mu.Unlock()
+	if p.away {
+		if p.lies {
+			return nil, nil
+		}
+		return nil, errAway
+	}
+	var pods []*corev1.Pod
+	for _, j := range p.jobs {
+		if p.listsCluster {
+			p.mu.Lock()
+			_, ok := p.known[j.uid]
+			p.mu.Unlock()
+			if !ok {
+				continue
+			}
+		}
+		if p.alive(j) && time.Since(j.created) >= p.lag {
+			pods = append(pods, p.returned(j))
+		}
+	}
+	return pods, nil
+}
+
+// A world is an API server, a cloud, and at most one process between them.
+type world struct {
+	*testing.T
+	s        *apitest.Server
+	cloud    *cloud
+	habits   habits
+	nodes    node.NodeProvider
+	template *corev1.Node
+	change   func(*vkadapter.NodeConfig)
+	lockDir  string
+
+	p    *provider
+	node *vkadapter.Node
+	end  func()
+	uids int
+}
+
+func bubble(t *testing.T, h habits, f func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, s: apitest.New(apitest.Options{}), cloud: newCloud(), habits: h, lockDir: t.TempDir()}
+		defer func() { w.stop() }()
+		f(w)
+	})
+}
+
+// start starts a process.
+func (w *world) start() {
+	w.Helper()
+	w.p = &provider{cloud: w.cloud, habits: w.habits, known: map[types.UID]*corev1.Pod{}}
+	cfg := vkadapter.NodeConfig{
+		Client: w.s.Client(apitest.User{}), InternalIP: "192.0.2.1", Listener: newPipes(), LockDir: w.lockDir, Template: w.template,
+	}
+	if w.change != nil {
+		w.change(&cfg)
+	}
+	n, err := vkadapter.NewNode(nodeName, func(pc nodeutil.ProviderConfig) (node.PodLifecycleHandler, node.NodeProvider, error) {
+		w.p.pods = pc.Pods
+		return w.p.handler(), w.nodes, nil
+	}, cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.node = n
+	ctx, cancel := context.WithCancel(klog.NewContext(w.Context(), klog.Logger{}))
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	w.end = func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.Errorf("Run: %v", err)
+		}
+	}
+	pass(15 * time.Second)
+}
+
+// stop ends the process in an orderly way.
+func (w *world) stop() {
+	if w.end != nil {
+		w.end()
+		w.end = nil
+	}
+}
+
+// kill ends the process without a further request.
+func (w *world) kill() {
+	remove := w.s.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+	w.stop()
+	remove()
+}
+
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// pod makes a pod of the node.
+func (w *world) pod(name string, policy corev1.RestartPolicy) types.UID {
+	w.uids++
+	uid := types.UID(fmt.Sprintf("uid-%d", w.uids))
+	links := false
+	w.s.Put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid},
+		Spec: corev1.PodSpec{
+			NodeName: nodeName, RestartPolicy: policy, EnableServiceLinks: &links, TerminationGracePeriodSeconds: new(int64(30)),
+			Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:1"}},
+		},
+	})
+	return uid
+}
+
+func (w *world) get(name string) *corev1.Pod { return apitest.Get[*corev1.Pod](w.s, "default", name) }
+
+// phase checks the phase of a pod.
+func (w *world) phase(when, name string, want corev1.PodPhase) {
+	w.Helper()
+	pod := w.get(name)
+	if pod == nil {
+		w.Errorf("%s: pod %s is gone, want it %s", when, name, want)
+	} else if pod.Status.Phase != want {
+		w.Errorf("%s: pod %s is %s (%s %s), want %s; containers %v", when, name, pod.Status.Phase, pod.Status.Reason, pod.Status.Message, want, pod.Status.ContainerStatuses)
+	}
+}
+
+func (w *world) delete(name string) {
+	w.Helper()
+	err := w.s.Client(apitest.User{}).CoreV1().Pods("default").Delete(w.Context(), name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		w.Fatal(err)
+	}
+}
+
+// holds checks which jobs the cloud has.
+func (w *world) holds(when string, want ...string) {
+	w.Helper()
+	if got := w.cloud.names(); !slices.Equal(got, want) {
+		w.Errorf("%s: the cloud has the jobs %v, want %v", when, got, want)
+	}
+}
+
+// once checks that a pod had one job.
+func (w *world) once(when string, uids ...types.UID) {
+	w.Helper()
+	for _, uid := range uids {
+		if n := w.cloud.started(uid); n != 1 {
+			w.Errorf("%s: pod %s had %d jobs, want 1", when, uid, n)
+		}
+	}
+}
+
+// pipes is a listener whose connections are pipes, for bubbles.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.done) })
+	return nil
+}
+
+func (*pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 10250} }
