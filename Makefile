@@ -59,7 +59,7 @@ test-real-time:
 
 .PHONY: test-virtual-time
 test-virtual-time:
-	@nice -n 10 $(MAKE) --no-print-directory vet race-root deeper-root explore-short
+	@nice -n 10 $(MAKE) --no-print-directory vet race-root deeper-root explore-short alerts
 
 .PHONY: check
 check: ## The inner loop: vet and short unit tests of the root module, without soaks, race detector and control plane
@@ -130,6 +130,11 @@ explore: ## The library's controllers with every fault at every place, then an h
 explore-short:
 	cd test/explore && $(EXPLORE) test -short -timeout $(TEST_TIMEOUT) ./...
 	cd test/explore/public && $(EXPLORE) test -short -timeout $(TEST_TIMEOUT) ./...
+
+# Prometheus without the discovery of clouds: half of its packages.
+.PHONY: alerts
+alerts: ## The tests of docs/alerts.yaml, with promtool
+	cd test/alerts && GOFLAGS="$$($(GO) env GOFLAGS) -tags=remove_all_sd" $(GO) tool promtool test rules rules.yaml
 
 .PHONY: soak
 soak: ## The long soaks, under the race detector too

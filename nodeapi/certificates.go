@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"runtime/debug"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -64,27 +65,56 @@ func (s *Server) certificate(ctx context.Context) (*tls.Config, func(), error) {
 		current = func(context.Context) *tls.Certificate { return manager.Current() }
 	}
 	self := &cached[*tls.Certificate]{maxAge: selfSignedAge, load: s.selfSigned}
-	// Asked in Run, for the log line comes with the start and not with a client.
-	if current(ctx) == nil {
-		if err := self.refresh(ctx); err != nil {
-			stop()
-			return nil, nil, fmt.Errorf("nodeapi: self-signed certificate: %w", err)
+	// serving returns the certificate for a new connection.
+	serving := func() (*tls.Certificate, error) {
+		if certificate := current(ctx); certificate != nil {
+			s.certificateUsed(ctx, certificate, false)
+			return certificate, nil
 		}
+		err := self.refresh(ctx)
+		if certificate, _ := self.get(); certificate != nil {
+			if err != nil {
+				s.report(ctx, err, "No new self-signed certificate; the previous one stays in use")
+			}
+			s.certificateUsed(ctx, certificate, true)
+			return certificate, nil
+		}
+		return nil, fmt.Errorf("nodeapi: self-signed certificate: %w", err)
+	}
+	// Called here, so that the log line comes with the start and not with a client.
+	if _, err := serving(); err != nil {
+		stop()
+		return nil, nil, err
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		ClientAuth: tls.RequestClientCert, // the authenticator verifies it
-		NextProtos: []string{"h2", "http/1.1"},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			if certificate := current(ctx); certificate != nil {
-				return certificate, nil
-			}
-			if err := self.refresh(ctx); err != nil {
-				s.report(ctx, err, "No self-signed certificate")
-			}
-			return self.get()
-		},
+		MinVersion:     tls.VersionTLS12,
+		ClientAuth:     tls.RequestClientCert, // the authenticator verifies it
+		NextProtos:     []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return serving() },
 	}, stop, nil
+}
+
+// certificateUsed calls Hooks.Certificate if the certificate is another one than that of
+// the connection before.
+func (s *Server) certificateUsed(ctx context.Context, c *tls.Certificate, selfSigned bool) {
+	der := string(c.Certificate[0]) // files are read again and again, so the pointer says nothing
+	if s.cfg.Hooks.Certificate == nil || s.lastCertificate.Swap(der) == der {
+		return
+	}
+	leaf := c.Leaf
+	if leaf == nil {
+		var err error
+		if leaf, err = x509.ParseCertificate(c.Certificate[0]); err != nil {
+			s.report(ctx, err, "The serving certificate can't be decoded")
+			return
+		}
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			s.report(ctx, &PanicError{v, debug.Stack()}, "A callback panicked")
+		}
+	}()
+	s.cfg.Hooks.Certificate(CertificateUsed{NotAfter: leaf.NotAfter, SelfSigned: selfSigned})
 }
 
 // rotation returns the manager of certificates of the kubelet-serving signer.

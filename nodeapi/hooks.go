@@ -13,6 +13,9 @@ type Hooks struct {
 	Request func(Request)
 	// Streams is called when the number of open streams changes.
 	Streams func(StreamsOpen)
+	// Certificate is called when Run begins to serve with a certificate: before the
+	// first request, and with the first connection after a rotation.
+	Certificate func(CertificateUsed)
 }
 
 // Request is the argument of Hooks.Request.
@@ -42,4 +45,13 @@ type StreamsOpen struct {
 	Open int
 	// Rejected is set if a request was refused with 429 because of MaxStreams.
 	Rejected bool
+}
+
+// CertificateUsed is the argument of Hooks.Certificate.
+type CertificateUsed struct {
+	// NotAfter is the time at which the certificate expires.
+	NotAfter time.Time
+	// SelfSigned is set for the certificate that the Server makes while it has no
+	// other one. It is replaced long before it expires.
+	SelfSigned bool
 }

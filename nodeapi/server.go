@@ -38,6 +38,8 @@ type Server struct {
 	begun         atomic.Bool
 	failure       atomic.Pointer[error] // of the listener
 	requests      sync.RWMutex          // held for reading by each request that Run serves
+	// lastCertificate is the encoding of the certificate of the newest connection, a string.
+	lastCertificate atomic.Value
 	// The constants of the same names, but for tests.
 	stall, bodyTimeout time.Duration
 }

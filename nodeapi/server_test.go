@@ -4,6 +4,7 @@
 package nodeapi
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -149,8 +150,10 @@ func (r *rig) leaf(t *testing.T) (*x509.Certificate, uint16) {
 func TestServingCertificateFromFilesIsReadAgain(t *testing.T) {
 	ca := newAuthority(t, "serving-ca")
 	dir := t.TempDir()
+	notAfter := time.Now()
 	write := func(name string) {
-		certPEM, keyPEM := ca.issue(t, name, x509.ExtKeyUsageServerAuth, time.Now().Add(time.Hour))
+		notAfter = notAfter.Add(time.Hour)
+		certPEM, keyPEM := ca.issue(t, name, x509.ExtKeyUsageServerAuth, notAfter)
 		for file, data := range map[string][]byte{"tls.crt": certPEM, "tls.key": keyPEM} {
 			if err := os.WriteFile(filepath.Join(dir, file), data, 0o600); err != nil {
 				t.Fatal(err)
@@ -166,7 +169,11 @@ func TestServingCertificateFromFilesIsReadAgain(t *testing.T) {
 		t.Errorf("Run without the files: %v", err)
 	}
 	write("first")
-	s, err = New(Config{NodeName: nodeName, Backend: struct{}{}, Client: fake.NewClientset(), Certificate: pair})
+	var used []CertificateUsed
+	s, err = New(Config{
+		NodeName: nodeName, Backend: struct{}{}, Client: fake.NewClientset(), Certificate: pair,
+		Hooks: Hooks{Certificate: func(c CertificateUsed) { used = append(used, c) }},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,12 +213,24 @@ func TestServingCertificateFromFilesIsReadAgain(t *testing.T) {
 		if got := name(); got != "second" {
 			t.Errorf("%s after a file was lost", got)
 		}
+		// Once for each certificate, however often the files are read.
+		if len(used) != 2 || used[0].SelfSigned || !used[0].NotAfter.Before(used[1].NotAfter) {
+			t.Errorf("Hooks.Certificate was called with %v", used)
+		}
 	})
 }
 
 func TestSelfSignedCertificateNamesTheHosts(t *testing.T) {
-	r := start(t, struct{}{}, func(cfg *Config) { cfg.Certificate.Hosts = []string{"127.0.0.1", "node.example"} })
+	used := make(chan CertificateUsed, 1)
+	r := start(t, struct{}{}, func(cfg *Config) {
+		cfg.Certificate.Hosts = []string{"127.0.0.1", "node.example"}
+		cfg.Hooks.Certificate = func(c CertificateUsed) { used <- c; panic("in a hook") }
+		cfg.ErrorHandler = func(context.Context, error, string) {}
+	})
 	leaf, version := r.leaf(t)
+	if c := await(t, "the hook", used); !c.SelfSigned || !c.NotAfter.Equal(leaf.NotAfter) {
+		t.Errorf("the hook was called with %v, want %v", c, leaf.NotAfter)
+	}
 	if err := errors.Join(leaf.VerifyHostname("127.0.0.1"), leaf.VerifyHostname("node.example"), leaf.VerifyHostname(nodeName)); err != nil {
 		t.Error(err)
 	}

@@ -122,6 +122,9 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 	if err != nil {
 		return nil, err
 	}
+	if err := metrics.Health(registry, n.checkers()...); err != nil {
+		return nil, err
+	}
 	return n, n.slices.Set(resourceslice.PoolID{Driver: driver, Name: *opts.nodeName}, resourceslice.Pool{Devices: devices(opts.devices)})
 }
 
@@ -181,11 +184,19 @@ func (n *node) run(ctx context.Context) error {
 	return err
 }
 
-// check returns an error if a controller is stuck.
-func (n *node) check(r *http.Request) error {
-	err := errors.Join(n.lease.Check(r), n.status.Check(r), n.pods.Check(r), n.slices.Check(r))
+// checkers returns the controllers.
+func (n *node) checkers() []metrics.Checker {
+	all := []metrics.Checker{n.lease, n.status, n.pods, n.slices}
 	if n.checkpoint != nil {
-		err = errors.Join(err, n.checkpoint.Check(r))
+		all = append(all, n.checkpoint)
+	}
+	return all
+}
+
+// check returns an error if a controller is stuck.
+func (n *node) check(r *http.Request) (err error) {
+	for _, c := range n.checkers() {
+		err = errors.Join(err, c.Check(r))
 	}
 	return err
 }

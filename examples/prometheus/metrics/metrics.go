@@ -38,6 +38,32 @@ func Handler(registry *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, ErrorHandling: promhttp.ContinueOnError})
 }
 
+// A Checker reports whether the loop of a controller makes progress. All controllers
+// of the library are Checkers.
+type Checker interface {
+	Name() string
+	Check(*http.Request) error
+}
+
+// Health registers a metric that is 1 for each controller whose Check returns nil, and
+// 0 for the others. Their names must differ.
+func Health(registry prometheus.Registerer, controllers ...Checker) error {
+	s := set{registry: registry}
+	for _, c := range controllers {
+		const name = "kubewright_healthy"
+		s.register(name, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: name, Help: "1 if the controller makes progress, as its Check reports.",
+			ConstLabels: prometheus.Labels{"controller": c.Name()},
+		}, func() float64 {
+			if c.Check(&http.Request{}) != nil {
+				return 0
+			}
+			return 1
+		}))
+	}
+	return s.err()
+}
+
 // Buckets of histograms. Calls end within CallTimeout, 10 s. An outage begins
 // to matter when a lease expires, after 40 s. Pools and statuses that take
 // minutes should be visible.

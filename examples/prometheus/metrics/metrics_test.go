@@ -21,6 +21,7 @@ import (
 	"github.com/kubewright/kubewright/election/coordinator"
 	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/nodestatus"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/resourceslice"
@@ -54,6 +55,8 @@ var subjects = []subject{
 		uncounted: []string{"LeaderChanged", "Offered"},
 		samples:   []any{election.TermStarted{Vacant: time.Second}}},
 	{name: "election", make: adapt(metrics.ElectionController), none: coordinator.Hooks{}},
+	{name: "nodeapi", make: adapt(metrics.NodeAPI), none: nodeapi.Hooks{},
+		samples: []any{nodeapi.StreamsOpen{Open: 1, Rejected: true}, nodeapi.CertificateUsed{NotAfter: time.Unix(1, 0)}}},
 }
 
 // balancer returns the hooks of the election of that name.

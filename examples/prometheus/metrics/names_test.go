@@ -14,9 +14,11 @@ import (
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/podsync"
 )
 
 // A metric is a registered metric.
@@ -40,6 +42,16 @@ func registered(t *testing.T, s subject) map[string]metric {
 		}
 		slices.Sort(m.labels)
 		all[family.GetName()] = m
+	}
+	return all
+}
+
+// allRegistered returns the metrics of all packages.
+func allRegistered(t *testing.T) map[string]metric {
+	t.Helper()
+	all := map[string]metric{"kubewright_healthy": {kind: dto.MetricType_GAUGE, labels: []string{"controller"}}}
+	for _, s := range subjects {
+		maps.Copy(all, registered(t, s))
 	}
 	return all
 }
@@ -85,29 +97,75 @@ func TestNamesAreThoseOfTheOperationsPage(t *testing.T) {
 	}
 }
 
-// selected matches a label value in an alert of docs/operations.md.
-var selected = regexp.MustCompile(`[{,]([a-z]+)!?="([^"]*)"`)
+// ruleFile has the fields of docs/alerts.yaml that the tests read.
+type ruleFile struct {
+	Groups []struct {
+		Rules []struct{ Alert, Expr string }
+	}
+}
 
-func TestAlertsSelectLabelValuesThatExist(t *testing.T) {
-	exists := map[string]bool{"result=ok": true}
+func readRules(t *testing.T) (all ruleFile) {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(source, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// The label values that a query selects: those of a regular expression one by one.
+var valueInQuery = regexp.MustCompile(`[{,]([a-z]+)(=~|!=|=)"([^"]*)"`)
+
+func TestAlertsQueryWhatIsRegistered(t *testing.T) {
+	values := map[string]bool{"result=ok": true, "result=401": true, "result=403": true, "result=error": true, "code=5..": true}
 	for p := lease.PhasePending; p <= lease.PhaseStopped; p++ {
-		exists["phase="+p.String()] = true
+		values["phase="+p.String()] = true
 	}
 	for c := apierr.None; c <= apierr.Other; c++ {
-		exists["class="+c.String()] = true
+		values["class="+c.String()] = true
 	}
+	for _, op := range []podsync.Op{podsync.OpList, podsync.OpWatch} {
+		values["op="+string(op)] = true
+	}
+	all := allRegistered(t)
+	alerts := map[string]bool{}
+	for _, group := range readRules(t).Groups {
+		for _, rule := range group.Rules {
+			if alerts[rule.Alert] {
+				t.Errorf("two alerts are named %s", rule.Alert)
+			}
+			alerts[rule.Alert] = true
+			for _, problem := range problemsOf(rule.Expr, all, map[string]bool{}) {
+				t.Errorf("%s: %s", rule.Alert, problem)
+			}
+			for _, match := range valueInQuery.FindAllStringSubmatch(rule.Expr, -1) {
+				for value := range strings.SplitSeq(match[3], "|") {
+					if !values[match[1]+"="+value] {
+						t.Errorf("%s selects %s=%q, which no metric has", rule.Alert, match[1], value)
+					}
+				}
+			}
+		}
+	}
+	if len(alerts) == 0 {
+		t.Fatal("docs/alerts.yaml has no alerts: is it read as it is written?")
+	}
+	// The page says for each alert what to do first.
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "operations.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	matches := selected.FindAllStringSubmatch(string(page), -1)
-	if len(matches) == 0 {
-		t.Fatal("the page has no alert that selects a label value")
-	}
-	for _, m := range matches {
-		if !exists[m[1]+"="+m[2]] {
-			t.Errorf("an alert selects %s=%q, which no metric has", m[1], m[2])
+	for _, match := range regexp.MustCompile("(?m)^\\| `(Kubewright[A-Za-z]+)` \\|").FindAllStringSubmatch(string(page), -1) {
+		if !alerts[match[1]] {
+			t.Errorf("docs/operations.md describes the alert %s, which docs/alerts.yaml does not have", match[1])
 		}
+		delete(alerts, match[1])
+	}
+	for name := range alerts {
+		t.Errorf("docs/operations.md does not describe the alert %s", name)
 	}
 }
 
@@ -142,10 +200,7 @@ func TestDashboardQueriesWhatIsRegistered(t *testing.T) {
 	if err := json.Unmarshal(source, &d); err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]metric{}
-	for _, s := range subjects {
-		maps.Copy(all, registered(t, s))
-	}
+	all := allRegistered(t)
 	shown := map[string]bool{}
 	queries := 0
 	for _, p := range d.Panels {
@@ -192,9 +247,9 @@ func problemsOf(expr string, all map[string]metric, shown map[string]bool) (prob
 			problems = append(problems, name+" is not registered")
 		case m.kind == dto.MetricType_HISTOGRAM && name == match[1]:
 			problems = append(problems, name+" is a histogram and has no series of this name")
-		case counts && window == "":
+		case counts && window == "" && !strings.Contains(expr, "unless "+match[0]+" offset"):
 			problems = append(problems, name+" only grows: use rate or increase")
-		case !counts && window != "":
+		case !counts && window != "" && !strings.Contains(expr, "max_over_time("+match[0]):
 			problems = append(problems, name+" is a gauge, which has no rate")
 		}
 		shown[name] = true
@@ -227,6 +282,8 @@ func TestProblemsOf(t *testing.T) {
 	for expr, want := range map[string]int{
 		`sum by (class) (rate(kubewright_a_total{job="x",class="y"}[5m]))`: 0,
 		`sum(kubewright_b)`: 0,
+		`kubewright_a_total > 0 unless kubewright_a_total offset 5m`:                    0,
+		`max_over_time(kubewright_b[1d])`:                                               0,
 		`histogram_quantile(0.99, sum by (le) (rate(kubewright_c_seconds_bucket[5m])))`: 0,
 		`sum(up)`:                                               1,
 		`rate(kubewright_z_total[5m])`:                          1,

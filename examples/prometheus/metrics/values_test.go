@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/kubewright/kubewright/election/coordinator"
 	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/nodestatus"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/resourceslice"
@@ -304,4 +306,48 @@ func TestElectionController(t *testing.T) {
 		prefix + "collections_total":                                  1,
 		prefix + `failures_total{action="assign",class="Conflict"}`:   1,
 	})
+}
+
+// A controller whose loop is stuck, if err is set.
+type loop struct {
+	name string
+	err  error
+}
+
+func (l *loop) Name() string              { return l.name }
+func (l *loop) Check(*http.Request) error { return l.err }
+
+func TestHealthFollowsCheck(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	well, stuck := &loop{name: "lease"}, &loop{name: "podsync"}
+	if err := metrics.Health(registry, well, stuck); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{nil, errors.New("no progress"), nil} {
+		stuck.err = err
+		want := map[string]float64{`kubewright_healthy{controller="lease"}`: 1, `kubewright_healthy{controller="podsync"}`: 1}
+		if err != nil {
+			want[`kubewright_healthy{controller="podsync"}`] = 0
+		}
+		if got := gather(t, registry); !maps.Equal(got, want) {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+	if err := metrics.Health(registry, well); err == nil {
+		t.Error("two controllers of one name are accepted")
+	}
+}
+
+func TestMethodsAreNoFreeText(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	hooks, err := metrics.NodeAPI(registry, nodeapi.Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, method := range []string{"GET", "a", "b", "c"} {
+		hooks.Request(nodeapi.Request{Endpoint: "unknown", Method: method, Code: 405})
+	}
+	if got := gather(t, registry)[`kubewright_nodeapi_request_duration_seconds_count{code="405",endpoint="unknown",method="other"}`]; got != 3 {
+		t.Errorf("%v requests with other methods, want 3", got)
+	}
 }
