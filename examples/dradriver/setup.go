@@ -42,7 +42,7 @@ func start(run func(ctx context.Context, args []string, stdout io.Writer) error)
 // errUsage marks errors in the arguments.
 var errUsage = errors.New("usage")
 
-// flags are the program's own flags, --kubeconfig and those of klog.
+// flags are the program's own flags, --kubeconfig, -v and -vmodule.
 type flags struct {
 	*flag.FlagSet
 	kubeconfig string
@@ -50,7 +50,12 @@ type flags struct {
 
 func newFlags(name string) *flags {
 	f := &flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
-	klog.InitFlags(f.FlagSet)
+	klogFlags := flag.NewFlagSet("", flag.ContinueOnError)
+	klog.InitFlags(klogFlags)
+	for _, name := range []string{"v", "vmodule"} { // the others are for log files
+		known := klogFlags.Lookup(name)
+		f.Var(known.Value, known.Name, known.Usage)
+	}
 	f.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "`path` of a kubeconfig file; without it the ServiceAccount of the pod is used")
 	return f
 }
@@ -72,10 +77,26 @@ func (f *flags) parse(args []string) error {
 // or that of the pod in which the process runs. It has no rate limit in the
 // client, because the API server has its own (API Priority and Fairness).
 func (f *flags) config() (*rest.Config, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	cfg, err := f.clientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("no client configuration: %w", err)
+		return nil, err
 	}
 	cfg.QPS = -1
 	return rest.AddUserAgent(cfg, "kubewright-examples/"+f.Name()), nil
+}
+
+// clientConfig is config without what all examples set.
+func (f *flags) clientConfig() (*rest.Config, error) {
+	if f.kubeconfig != "" {
+		cfg, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("read --kubeconfig: %w", err)
+		}
+		return cfg, nil
+	}
+	cfg, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no client configuration: set --kubeconfig, or $KUBECONFIG, to the path of a kubeconfig file, or run in a Pod: %w", err)
+	}
+	return cfg, nil
 }

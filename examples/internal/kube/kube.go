@@ -58,17 +58,22 @@ type exitStatus interface {
 // errUsage marks errors in the arguments.
 var errUsage = errors.New("usage")
 
-// Flags are the flags of an example, --kubeconfig, and those of klog.
+// Flags are the flags of an example, --kubeconfig, -v and -vmodule.
 type Flags struct {
 	*flag.FlagSet
 	kubeconfig string
 }
 
-// NewFlags returns the flags of the example called name: --kubeconfig and those
-// of klog, such as -v.
+// NewFlags returns the flags of the example called name: --kubeconfig, and -v and
+// -vmodule of klog.
 func NewFlags(name string) *Flags {
 	f := &Flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
-	klog.InitFlags(f.FlagSet)
+	klogFlags := flag.NewFlagSet("", flag.ContinueOnError)
+	klog.InitFlags(klogFlags)
+	for _, name := range []string{"v", "vmodule"} { // the others are for log files
+		known := klogFlags.Lookup(name)
+		f.Var(known.Value, known.Name, known.Usage)
+	}
 	f.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "`path` of a kubeconfig file; without it the ServiceAccount of the pod is used")
 	return f
 }
@@ -99,11 +104,27 @@ func (f *Flags) Parse(args []string) error {
 // Config returns the client configuration in the file that --kubeconfig names,
 // or that of the pod in which the process runs.
 func (f *Flags) Config() (*rest.Config, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	cfg, err := f.clientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("no client configuration: %w", err)
+		return nil, err
 	}
 	return rest.AddUserAgent(cfg, "kubewright-examples/"+f.Name()), nil
+}
+
+// clientConfig is Config without what all examples set.
+func (f *Flags) clientConfig() (*rest.Config, error) {
+	if f.kubeconfig != "" {
+		cfg, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("read --kubeconfig: %w", err)
+		}
+		return cfg, nil
+	}
+	cfg, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no client configuration: set --kubeconfig, or $KUBECONFIG, to the path of a kubeconfig file, or run in a Pod: %w", err)
+	}
+	return cfg, nil
 }
 
 // HeartbeatClient is a client for leases and node status.
