@@ -289,7 +289,9 @@ func (p *plan) end(i int, v *view, by, now time.Time, hooks bool) {
 	switch {
 	case v.sent.IsZero():
 		p.stop = append(p.stop, deadline{i, later(by, now.Add(MinWindow))})
-	case later(by, v.sentAt.Add(MinWindow)).Before(v.sent):
+	// After a deadline the container should be dead. Then an earlier one says nothing, also
+	// if the deadline is that of a repetition.
+	case now.Before(v.sent) && later(by, v.sentAt.Add(MinWindow)).Before(v.sent):
 		p.stop = append(p.stop, deadline{i, later(by, v.sentAt.Add(MinWindow))})
 	case !now.Before(v.sent.Add(KillRetry)):
 		p.stop = append(p.stop, deadline{i, now})

@@ -191,6 +191,8 @@ func TestAPodStopsInOrder(t *testing.T) {
 		"and shortens a hook":              {map[int]view{app1: hooked(up(), hookRunning, 60)}, 10, plan{hook: []deadline{{app1, at(10)}}, again: at(10)}},
 		"a later one does not":             {map[int]view{app1: hooked(up(), hookRunning, 10)}, 60, plan{again: at(60)}},
 		"no hook follows a Stop":           {map[int]view{app1: hooked(asked(up(), -1, 60), hookDue, 0)}, 60, plan{again: at(70)}},
+		"a kill is repeated":               {map[int]view{app1: asked(up(), -40, -10)}, -10, plan{stop: []deadline{{app1, at(0)}}}},
+		"and not before ten seconds more":  {map[int]view{app1: asked(up(), -40, 0)}, -10, plan{again: at(10)}},
 		"a time that is up ends there":     {map[int]view{app1: exited(137)}, -1, plan{stopped: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
