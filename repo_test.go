@@ -12,6 +12,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -472,23 +473,27 @@ func TestEveryProgramHasAReadmeAndATest(t *testing.T) {
 // starters are the examples that can be copied into another module.
 var starters = []string{"composetest", "devices", "leader", "lease", "node"}
 
-// starterModule is the example that is a module and can be copied with its go.mod.
-const starterModule = "controlplane"
+// starterModules are the examples that are modules and can be copied with their go.mod,
+// and the folders of the modules of this repository that they require.
+var starterModules = map[string][]string{
+	"controlplane":  {"", "test/controlplane"},
+	"customkubelet": {"", "nodeapi", "examples/prometheus"},
+}
 
 // TestExamplesCanBeCopied copies each starter into a separate module and runs
 // its tests there, as a user does.
 func TestExamplesCanBeCopied(t *testing.T) {
 	for _, f := range goFiles(t) {
-		if starter, ok := strings.CutPrefix(f.dir(), "examples/"); ok && (slices.Contains(starters, starter) || starter == starterModule) {
+		if starter, ok := strings.CutPrefix(f.dir(), "examples/"); ok && (slices.Contains(starters, starter) || starterModules[starter] != nil) {
 			for _, path := range f.imports() {
-				if rest, ours := strings.CutPrefix(path, module+"/"); ours && (strings.HasPrefix(rest, "examples/") || strings.Contains("/"+rest+"/", "/internal/")) {
+				if rest, ours := strings.CutPrefix(path, module+"/"); ours && !slices.Contains(starterModules[starter], filepath.Dir(rest)) && (strings.HasPrefix(rest, "examples/") || strings.Contains("/"+rest+"/", "/internal/")) {
 					t.Errorf("%s imports %s, which a copy of it can't", f.path, path)
 				}
 			}
 		}
 	}
 	if testing.Short() || os.Getenv("CI") == "" && os.Getenv("KUBEWRIGHT_COPY") == "" {
-		t.Skip("links five programs: set KUBEWRIGHT_COPY=1 to run their tests as copies")
+		t.Skip("links seven programs: set KUBEWRIGHT_COPY=1 to run their tests as copies")
 	}
 	root, err := os.Getwd()
 	if err != nil {
@@ -518,15 +523,23 @@ func TestExamplesCanBeCopied(t *testing.T) {
 			testCopy(t, dir)
 		})
 	}
-	t.Run(starterModule, func(t *testing.T) {
-		dir := t.TempDir()
-		if err := os.CopyFS(dir, os.DirFS(filepath.Join("examples", starterModule))); err != nil {
-			t.Fatal(err)
-		}
-		testCopy(t, dir,
-			[]string{"mod", "edit", "-module=example.com/" + starterModule, "-replace=" + module + "=" + root, "-replace=" + module + "/test/controlplane=" + filepath.Join(root, "test", "controlplane")},
-			[]string{"build", "-o", os.DevNull, module + "/test/controlplane"}) // as the harness does
-	})
+	for name, requires := range starterModules {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(filepath.Join("examples", name))); err != nil {
+				t.Fatal(err)
+			}
+			edit := []string{"mod", "edit", "-module=example.com/" + name}
+			for _, folder := range requires {
+				edit = append(edit, "-replace="+strings.TrimSuffix(module+"/"+folder, "/")+"="+filepath.Join(root, folder))
+			}
+			before := [][]string{edit}
+			if name == "controlplane" {
+				before = append(before, []string{"build", "-o", os.DevNull, module + "/test/controlplane"}) // as the harness does
+			}
+			testCopy(t, dir, before...)
+		})
+	}
 }
 
 // testCopy runs commands of go in the copy of an example, and then its tests.
@@ -547,7 +560,7 @@ func testCopy(t *testing.T, dir string, before ...[]string) {
 func TestStartersShareTheirFiles(t *testing.T) {
 	packageClause := regexp.MustCompile(`(?m)^package \w+$`)
 	first := map[string]string{}
-	for _, starter := range starters {
+	for _, starter := range append(slices.Collect(maps.Keys(starterModules)), starters...) {
 		dir := filepath.Join("examples", starter)
 		for _, file := range []string{"setup.go", "heartbeat.go", "group.go", "rig_test.go"} {
 			content, err := os.ReadFile(filepath.Join(dir, file))

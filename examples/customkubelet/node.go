@@ -1,0 +1,155 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/kubewright/kubewright/examples/prometheus/metrics"
+	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodeapi"
+	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// options are what differs between two nodes.
+type options struct {
+	name            string
+	ip              string
+	listener        net.Listener // of the node's API; nil: none, as in tests with virtual time
+	clientCAFile    string
+	nodeCredentials bool
+}
+
+// A node holds the controllers of one node.
+type node struct {
+	options
+	leases      *lease.Controller
+	status      *nodestatus.Controller
+	pods        *podsync.Controller
+	server      *nodeapi.Server // nil without a listener
+	broadcaster events.EventBroadcaster
+}
+
+// newNode connects the controllers: each knows something that another one must act on.
+func newNode(cfg *rest.Config, o options, p *provider) (*node, error) {
+	heart, err := heartbeats(cfg)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	n := &node{options: o, broadcaster: events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})}
+	recorder := n.broadcaster.NewRecorder(scheme.Scheme, "customkubelet")
+
+	// Each package's hooks become metrics, and then call the hooks of this program.
+	registry := prometheus.NewRegistry()
+	leaseHooks, err1 := metrics.Lease(registry, lease.Hooks{
+		PhaseChanged: func(p lease.PhaseChanged) { n.status.Trigger(p.NodeName) }, // the gates may be open
+		Recovered:    func(r lease.Recovered) { n.status.Resync(r.NodeName) },     // after an outage
+		Deleted:      func(d lease.Deleted) { n.status.Resync(d.NodeName) },       // is the Node gone, too?
+	})
+	statusHooks, err2 := metrics.NodeStatus(registry, nodestatus.Hooks{
+		Registered: func(r nodestatus.Registered) { n.leases.Trigger(r.NodeName) },
+	})
+	podHooks, err3 := metrics.PodSync(registry, podsync.Hooks{})
+	serverHooks, err4 := metrics.NodeAPI(registry, nodeapi.Hooks{})
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return nil, err
+	}
+
+	// Of two processes with the same node name, one acts and the other waits.
+	holds := func(ctx context.Context, name string) error { return n.leases.Holds(ctx, name) }
+	n.pods, err1 = podsync.New(podsync.Config{
+		Client: client.CoreV1(), NodeName: o.name, Provider: p, Gate: holds,
+		HostIPs:       func(string) []string { return []string{o.ip} },
+		EventRecorder: recorder, Hooks: podHooks,
+	})
+	setters := []nodestatus.Setter{
+		nodestatus.StandardLabels(),
+		nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0", ContainerRuntimeVersion: "pretend://1"}),
+		nodestatus.Addresses(
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: o.ip},
+			corev1.NodeAddress{Type: corev1.NodeHostName, Address: o.name},
+		),
+		nodestatus.Capacity(corev1.ResourceList{
+			corev1.ResourceCPU:    resource.MustParse("8"),
+			corev1.ResourceMemory: resource.MustParse("16Gi"),
+			corev1.ResourcePods:   resource.MustParse("110"),
+		}, nil),
+	}
+	if o.listener != nil {
+		setters = append(setters, nodestatus.KubeletPort(int32(o.listener.Addr().(*net.TCPAddr).Port)))
+	}
+	n.status, err2 = nodestatus.New(nodestatus.Config{
+		Client: heart.CoreV1(), NodeName: o.name, NodeCredentials: o.nodeCredentials, Gate: holds,
+		Setters: setters,
+		HealthChecks: []nodestatus.HealthCheck{
+			func(context.Context, string) error { return n.pods.Check(nil) }, // its loop makes progress
+			n.pods.CheckProvider, // the pods are known, and the provider answers
+		},
+		OnDeleted:     nodestatus.DeletedReregister,
+		OnShutdown:    nodestatus.ShutdownNotReady,
+		EventRecorder: recorder, Hooks: statusHooks,
+	})
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	n.leases, err1 = lease.New(lease.Config{
+		Client: heart.CoordinationV1(), ResetConnections: heart.ResetConnections, NodeName: o.name,
+		Owner: n.status.OwnerReference, // no lease without its Node
+		Gate:  n.status.Live,           // a stuck process must not look alive
+		Hooks: leaseHooks,
+	})
+	if o.listener != nil {
+		n.server, err2 = nodeapi.New(nodeapi.Config{
+			NodeName: o.name, Backend: p, Client: client, Listener: o.listener,
+			Pods:         n.eachPod,
+			Checks:       []nodeapi.Check{n.status, n.pods},
+			Metrics:      metrics.Handler(registry),
+			Certificate:  nodeapi.Certificate{Hosts: []string{o.ip}},
+			ClientCAFile: o.clientCAFile,
+			Hooks:        serverHooks,
+		})
+	}
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	return n, metrics.Health(registry, n.leases, n.status, n.pods)
+}
+
+// eachPod yields the pods of the node.
+func (n *node) eachPod(yield func(*corev1.Pod) bool) {
+	for _, info := range n.pods.All() {
+		if info.Pod != nil && !yield(info.Pod) {
+			return
+		}
+	}
+}
+
+// run runs the controllers until ctx is done or one of them ends. The lease ends last:
+// a node is alive while it writes the last statuses of its pods.
+func (n *node) run(ctx context.Context) error {
+	defer n.broadcaster.Shutdown()
+	if err := n.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return err
+	}
+	controllers := []func(context.Context) error{n.status.Run, n.pods.Run}
+	if n.server != nil {
+		controllers = append(controllers, n.server.Run)
+	}
+	return runTogether(ctx, n.leases.Run, controllers...)
+}
