@@ -19,6 +19,15 @@
 //   - [github.com/kubewright/kubewright/configcheckpoint] stores, tries out and
 //     rolls back configurations, so that a node always has a good one.
 //
+// Some have parts that are useful alone: podsync/podruntime makes a provider of a
+// container runtime, podsync/podenv resolves environments and volumes,
+// election/coordinator elects candidates of other programs, and
+// resourceslice/claimstore records the prepared claims of a DRA driver. Package
+// [github.com/kubewright/kubewright/apitest] is an API server in memory for tests,
+// and apitest/explore runs a controller with every fault at every place. The module
+// [github.com/kubewright/kubewright/nodeapi] serves kubectl logs, exec, attach and
+// port-forward.
+//
 // # Composition
 //
 // A program connects the controllers in its main function: if one controller
@@ -31,8 +40,15 @@
 //		pods, err1 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider, Gate: holds})
 //		node, err2 := nodestatus.New(nodestatus.Config{
 //			Client: client.CoreV1(), NodeName: name, Gate: holds,
-//			Setters:      []nodestatus.Setter{nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil)},
+//			Setters: []nodestatus.Setter{
+//				nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil), // without it no pod comes
+//				nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
+//				nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: name}), // kubectl logs needs one
+//				nodestatus.StandardLabels(),
+//			},
+//			// The loop of podsync moves; the pods are known, and the provider answers.
 //			HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }, pods.CheckProvider},
+//			OnShutdown:   nodestatus.ShutdownNotReady,
 //			Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
 //		})
 //		leases, err3 := lease.New(lease.Config{

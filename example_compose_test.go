@@ -31,8 +31,15 @@ func serve(ctx context.Context, client kubernetes.Interface, name string, provid
 	pods, err1 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider, Gate: holds})
 	node, err2 := nodestatus.New(nodestatus.Config{
 		Client: client.CoreV1(), NodeName: name, Gate: holds,
-		Setters:      []nodestatus.Setter{nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil)},
+		Setters: []nodestatus.Setter{
+			nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil), // without it no pod comes
+			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
+			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: name}), // kubectl logs needs one
+			nodestatus.StandardLabels(),
+		},
+		// The loop of podsync moves; the pods are known, and the provider answers.
 		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }, pods.CheckProvider},
+		OnShutdown:   nodestatus.ShutdownNotReady,
 		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
 	})
 	leases, err3 := lease.New(lease.Config{

@@ -28,6 +28,7 @@ func run(ctx context.Context, client kubernetes.Interface, name string, healthy 
 		Setters:      []nodestatus.Setter{nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil)},
 		HealthChecks: []nodestatus.HealthCheck{healthy},
 		Gate:         func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }, // of two processes one writes
+		OnShutdown:   nodestatus.ShutdownNotReady,
 		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
 	})
 	if err != nil {

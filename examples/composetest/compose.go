@@ -43,27 +43,38 @@ func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsyn
 	var leases *lease.Controller
 	// Of two processes with the same node name, one acts and the other waits.
 	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }
-	node, err1 := nodestatus.New(nodestatus.Config{
+	pods, err1 := podsync.New(podsync.Config{
+		Client:        client.CoreV1(),
+		NodeName:      nodeName,
+		Provider:      provider,
+		Gate:          holds,
+		EventRecorder: recorder,
+	})
+	node, err2 := nodestatus.New(nodestatus.Config{
 		Client:   heart.CoreV1(),
 		NodeName: nodeName,
 		Gate:     holds,
-		Setters: []nodestatus.Setter{nodestatus.StandardLabels(), nodestatus.Capacity(corev1.ResourceList{
-			corev1.ResourceCPU:  resource.MustParse("8"),
-			corev1.ResourcePods: resource.MustParse("110"),
-		}, nil)},
+		Setters: []nodestatus.Setter{
+			nodestatus.StandardLabels(),
+			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
+			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: nodeName}),
+			nodestatus.Capacity(corev1.ResourceList{
+				corev1.ResourceCPU:  resource.MustParse("8"),
+				corev1.ResourcePods: resource.MustParse("110"),
+			}, nil),
+		},
+		// The node is Ready while the loop of podsync moves, the pods are known and the
+		// provider answers.
+		HealthChecks: []nodestatus.HealthCheck{
+			func(context.Context, string) error { return pods.Check(nil) },
+			pods.CheckProvider,
+		},
 		OnDeleted:     nodestatus.DeletedReregister,
 		OnShutdown:    nodestatus.ShutdownNotReady,
 		EventRecorder: recorder,
 		Hooks: nodestatus.Hooks{
 			Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) },
 		},
-	})
-	pods, err2 := podsync.New(podsync.Config{
-		Client:        client.CoreV1(),
-		NodeName:      nodeName,
-		Provider:      provider,
-		Gate:          holds,
-		EventRecorder: recorder,
 	})
 	if err := errors.Join(err1, err2); err != nil {
 		return err
