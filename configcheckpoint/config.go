@@ -167,7 +167,7 @@ func (cfg *Config[T]) complete() error {
 	if cfg.Codec.Decode == nil {
 		problems = append(problems, field.Required(field.NewPath("Codec", "Decode"), ""))
 	}
-	if cfg.Source == nil {
+	if lifecycle.IsNil(cfg.Source) {
 		problems = append(problems, field.Required(field.NewPath("Source"), ""))
 	}
 	if cfg.Name == "" {

@@ -140,11 +140,11 @@ const (
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
 	at := func(name string) *field.Path { return field.NewPath(name) }
-	problems = append(problems, lifecycle.Required("Client", cfg.Client != nil, "for example clientset.CoordinationV1()")...)
+	problems = append(problems, lifecycle.Required("Client", !lifecycle.IsNil(cfg.Client), "for example clientset.CoordinationV1()")...)
 	problems = append(problems, lifecycle.Required("Lead", cfg.Lead != nil, "what to do while leading")...)
-	problems = append(problems, lifecycle.Required("Registry", !cfg.Registry.native || cfg.Registry.candidates != nil,
+	problems = append(problems, lifecycle.Required("Registry", !cfg.Registry.native || !lifecycle.IsNil(cfg.Registry.candidates),
 		"LeaseCandidates needs a client, for example clientset.CoordinationV1beta1()")...)
-	if cfg.Strategy == nil {
+	if lifecycle.IsNil(cfg.Strategy) {
 		cfg.Strategy = First()
 		if cfg.Registry.native {
 			cfg.Strategy = OldestEmulationVersion()

@@ -232,7 +232,7 @@ const (
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
 	at := func(name string) *field.Path { return field.NewPath(name) }
-	if cfg.Client == nil {
+	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(at("Client"), "for example clientset.CoordinationV1()"))
 	}
 	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "Fleet", cfg.Fleet)...)

@@ -244,7 +244,7 @@ const longest time.Duration = 1 << 58
 // all that is wrong.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
-	if cfg.Client == nil {
+	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example clientset.CoreV1()"))
 	}
 	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "Fleet", cfg.Fleet)...)

@@ -119,7 +119,7 @@ type Config struct {
 // complete sets the defaults. The error lists every invalid field.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
-	if cfg.Client == nil {
+	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example a clientset"))
 	}
 	if cfg.NodeName != "" && cfg.Owner == nil {

@@ -98,8 +98,8 @@ type Config struct {
 // complete sets the defaults and returns all problems.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
-	problems = append(problems, lifecycle.Required("Client", cfg.Client != nil, "for example clientset.CoordinationV1()")...)
-	problems = append(problems, lifecycle.Required("Candidates", cfg.Candidates != nil, "for example clientset.CoordinationV1beta1()")...)
+	problems = append(problems, lifecycle.Required("Client", !lifecycle.IsNil(cfg.Client), "for example clientset.CoordinationV1()")...)
+	problems = append(problems, lifecycle.Required("Candidates", !lifecycle.IsNil(cfg.Candidates), "for example clientset.CoordinationV1beta1()")...)
 	if cfg.Namespace != metav1.NamespaceAll {
 		problems = append(problems, valid.CheckNamespace(field.NewPath("Namespace"), cfg.Namespace)...)
 	}

@@ -95,7 +95,7 @@ type Writer struct{ cfg Config }
 // New returns a Writer for a valid Config. The error lists every invalid field.
 func New(cfg Config) (*Writer, error) {
 	var problems field.ErrorList
-	if cfg.Client == nil {
+	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example ResourceV1 of a clientset"))
 	}
 	if cfg.Driver == "" {
