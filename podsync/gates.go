@@ -33,6 +33,9 @@ type gates struct {
 	wanted chan struct{} // a gate must be asked
 	states map[string]gateState
 	closed int // the number of states that are gateClosed
+	// since is when the first of them closed, and told that a line at V0 says so.
+	since instant
+	told  bool
 }
 
 // nodeOf returns the node that the pod is bound to, or that its instance was
@@ -148,18 +151,17 @@ func (g *gates) askAll(ctx context.Context, openToo bool) (closed bool) {
 // nothing that this one knows of the provider is certain then. The lock of the table must be
 // held.
 func (g *gates) close(ctx context.Context, node string, err error) {
-	if g.states[node] == gateClosed {
+	before := g.states[node]
+	if g.closed == 0 {
+		g.since = g.pods.now()
+	}
+	g.tell(ctx, node, err, before)
+	if before == gateClosed {
 		return
 	}
 	g.states[node] = gateClosed
 	g.closed++
 	wake(g.wanted)
-	level := klog.Level(0)
-	if g.closed > 1 {
-		level = 2 // one line is enough for a thousand nodes
-	}
-	logger := klog.FromContext(ctx).V(int(level))
-	g.pods.later(func() { logger.Info("Not acting for the node: the gate is closed", "node", node, "reason", err) })
 	at := g.pods.moment()
 	for _, t := range g.pods.pods {
 		if g.nodeOf(t) == node {
@@ -167,6 +169,24 @@ func (g *gates) close(ctx context.Context, node string, err error) {
 			g.pods.markDirty(t)
 		}
 	}
+}
+
+// startPatience is how long a gate may be closed at the start before an operator must see
+// it. The lease of a new node takes a second or two.
+const startPatience = 15 * time.Second
+
+// tell logs that the gate of a node is closed, at V0 once: one line is enough for a thousand
+// nodes. before is its state before the answer. The lock of the table must be held.
+func (g *gates) tell(ctx context.Context, node string, err error, before gateState) {
+	level := klog.Level(2)
+	switch due := before == gateOpen || g.pods.now()-g.since >= startPatience; {
+	case due && !g.told:
+		level, g.told = 0, true
+	case before == gateClosed:
+		return
+	}
+	logger := klog.FromContext(ctx).V(int(level))
+	g.pods.later(func() { logger.Info("Not acting for the node: the gate is closed", "node", node, "reason", err) })
 }
 
 // open lets the pods of the node go on. The lock of the table must be held.
@@ -179,8 +199,8 @@ func (g *gates) open(ctx context.Context, node string) {
 	if before == gateClosed {
 		g.closed--
 		level := klog.Level(2)
-		if g.closed == 0 {
-			level = 0
+		if g.closed == 0 && g.told {
+			level, g.told = 0, false
 		}
 		logger := klog.FromContext(ctx).V(int(level))
 		g.pods.later(func() { logger.Info("Acting for the node: the gate is open", "node", node) })
