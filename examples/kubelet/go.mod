@@ -4,7 +4,9 @@ go 1.26.0
 
 require (
 	github.com/kubewright/kubewright v0.0.0
+	github.com/kubewright/kubewright/examples/prometheus v0.0.0
 	github.com/kubewright/kubewright/nodeapi v0.0.0
+	github.com/prometheus/client_golang v1.24.0
 	golang.org/x/sys v0.47.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
@@ -16,6 +18,8 @@ require (
 replace github.com/kubewright/kubewright => ../..
 
 replace github.com/kubewright/kubewright/nodeapi => ../../nodeapi
+
+replace github.com/kubewright/kubewright/examples/prometheus => ../prometheus
 
 require (
 	cel.dev/expr v0.25.1 // indirect
@@ -57,7 +61,6 @@ require (
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
-	github.com/prometheus/client_golang v1.24.0 // indirect
 	github.com/prometheus/client_model v0.6.2 // indirect
 	github.com/prometheus/common v0.70.0 // indirect
 	github.com/prometheus/procfs v0.21.1 // indirect

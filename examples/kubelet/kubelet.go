@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -22,6 +23,7 @@ import (
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/examples/internal/machine"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
+	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -43,6 +45,7 @@ type kubelet struct {
 	heartbeats *kube.HeartbeatClient
 	recorder   events.EventRecorder
 	containers events.EventRecorder // as "kubelet", for programs that look for its events
+	registry   *prometheus.Registry
 	shutdown   func()
 	listener   net.Listener
 	api        *rest.Config
@@ -65,7 +68,7 @@ func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
 	if k.heartbeats, err = kube.Heartbeats(cfg); err != nil {
 		return err
 	}
-	k.api = cfg
+	k.api, k.registry = cfg, prometheus.NewRegistry()
 	k.recorder, k.containers, k.shutdown, err = kube.KubeletEvents(ctx, cfg, "kubewright-kubelet")
 	return err
 }
@@ -104,6 +107,9 @@ func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus
 	if k.provider, k.pods, err = k.assemblePods(s, allocatable, env); err == nil {
 		k.server, err = k.newServer(ctx, k.client, k.api)
 	}
+	if err == nil {
+		err = metrics.Health(k.registry, k.leases, k.node, k.pods)
+	}
 	if err != nil {
 		k.runtime.Close()
 	}
@@ -124,12 +130,17 @@ func (k *kubelet) assemblePods(s settings, allocatable func() corev1.ResourceLis
 	if err != nil {
 		return nil, nil, err
 	}
+	hooks, err := metrics.PodSync(k.registry, podsync.Hooks{})
+	if err != nil {
+		return nil, nil, err
+	}
 	pods, err := podsync.New(podsync.Config{
 		Client: k.client.CoreV1(), Provider: provider, NodeName: k.nodeName, Gate: k.holds,
 		Relist:        s.SyncInterval.Duration,
 		Policy:        podsync.Policy{OrphanDelay: s.OrphanDelay.Duration, MassHold: s.MassHold.Duration},
 		EventRecorder: k.recorder, ContainerEvents: k.containers,
 		HostIPs: func(string) []string { return []string{k.nodeIP} },
+		Hooks:   hooks,
 	})
 	return provider, pods, err
 }
@@ -144,6 +155,23 @@ func (k *kubelet) newest(ref podsync.Ref) *corev1.Pod {
 // something that the other has to act on; their hooks are called from Run, when
 // both exist.
 func (k *kubelet) assembleNode(s settings, capacity corev1.ResourceList, condition nodestatus.Setter) (err error) {
+	statusHooks, err1 := metrics.NodeStatus(k.registry, nodestatus.Hooks{
+		Registered: func(r nodestatus.Registered) {
+			fmt.Fprintf(k.stdout, "node %s: registered, UID %s\n", r.NodeName, r.Node.UID)
+			k.leases.Trigger(r.NodeName)
+		},
+		ConditionChanged: func(c nodestatus.ConditionChanged) {
+			fmt.Fprintf(k.stdout, "node %s: %s=%s, %s: %s\n", c.NodeName, c.Condition.Type, c.Condition.Status, c.Condition.Reason, c.Condition.Message)
+		},
+	})
+	leaseHooks, err2 := metrics.Lease(k.registry, lease.Hooks{
+		PhaseChanged: func(p lease.PhaseChanged) { k.node.Trigger(p.NodeName) }, // the gates may be open
+		Recovered:    func(r lease.Recovered) { k.node.Resync(r.NodeName) },
+		Deleted:      func(d lease.Deleted) { k.node.Resync(d.NodeName) },
+	})
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
 	k.node, err = nodestatus.New(nodestatus.Config{
 		Client:          k.heartbeats.CoreV1(),
 		NodeName:        k.nodeName,
@@ -157,15 +185,7 @@ func (k *kubelet) assembleNode(s settings, capacity corev1.ResourceList, conditi
 		OnDeleted:     nodestatus.DeletedReregister,
 		OnShutdown:    nodestatus.ShutdownNotReady,
 		EventRecorder: k.recorder,
-		Hooks: nodestatus.Hooks{
-			Registered: func(r nodestatus.Registered) {
-				fmt.Fprintf(k.stdout, "node %s: registered, UID %s\n", r.NodeName, r.Node.UID)
-				k.leases.Trigger(r.NodeName)
-			},
-			ConditionChanged: func(c nodestatus.ConditionChanged) {
-				fmt.Fprintf(k.stdout, "node %s: %s=%s, %s: %s\n", c.NodeName, c.Condition.Type, c.Condition.Status, c.Condition.Reason, c.Condition.Message)
-			},
-		},
+		Hooks:         statusHooks,
 	})
 	if err != nil {
 		return err
@@ -176,11 +196,7 @@ func (k *kubelet) assembleNode(s settings, capacity corev1.ResourceList, conditi
 		NodeName:         k.nodeName,
 		Owner:            k.node.OwnerReference,
 		Gate:             k.node.Live,
-		Hooks: lease.Hooks{
-			PhaseChanged: func(p lease.PhaseChanged) { k.node.Trigger(p.NodeName) }, // the gates may be open
-			Recovered:    func(r lease.Recovered) { k.node.Resync(r.NodeName) },
-			Deleted:      func(d lease.Deleted) { k.node.Resync(d.NodeName) },
-		},
+		Hooks:            leaseHooks,
 	})
 	return err
 }

@@ -25,12 +25,17 @@ import (
 	"github.com/kubewright/kubewright/examples/internal/machine"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
+	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/nodeapi"
 )
 
 // newServer returns the server of the node: logs, exec, attach, port-forward and
 // stats of its pods.
 func (k *kubelet) newServer(ctx context.Context, client kubernetes.Interface, cfg *rest.Config) (*nodeapi.Server, error) {
+	hooks, err := metrics.NodeAPI(k.registry, nodeapi.Hooks{})
+	if err != nil {
+		return nil, err
+	}
 	server := nodeapi.Config{
 		NodeName: k.nodeName,
 		Client:   client,
@@ -38,6 +43,8 @@ func (k *kubelet) newServer(ctx context.Context, client kubernetes.Interface, cf
 		Backend:  &backend{k},
 		Pods:     k.eachPod,
 		Checks:   []nodeapi.Check{k.node, k.leases, k.pods},
+		Metrics:  metrics.Handler(k.registry),
+		Hooks:    hooks,
 		Certificate: nodeapi.Certificate{
 			CertFile: k.certFile, KeyFile: k.keyFile, Hosts: []string{k.nodeIP},
 		},

@@ -430,6 +430,7 @@ func (r *kubeletRig) refusesStrangers(t *testing.T) {
 		{"a token without rights", nobody.BearerToken, "/stats/summary", 403},
 		{"get nodes/proxy and nodes/metrics", reader.BearerToken, logs, 200},
 		{"get nodes/proxy and nodes/metrics", reader.BearerToken, "/metrics/resource", 200},
+		{"get nodes/proxy and nodes/metrics", reader.BearerToken, "/metrics", 200},
 		{"get nodes/proxy and nodes/metrics", reader.BearerToken, command, 403},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+c.path, nil)
@@ -448,7 +449,10 @@ func (r *kubeletRig) refusesStrangers(t *testing.T) {
 		if resp.StatusCode != c.want {
 			t.Errorf("GET %s with %s: %d %q, want %d", c.path, c.name, resp.StatusCode, body, c.want)
 		}
-		if strings.HasPrefix(c.path, "/metrics") && !strings.Contains(string(body), `container_memory_working_set_bytes{container="c",namespace="`+r.namespace+`",pod="quiet"} `) {
+		if c.path == "/metrics" && !strings.Contains(string(body), `kubewright_healthy{controller="podsync"} 1`) {
+			t.Errorf("%s: %s", c.path, body)
+		}
+		if c.path == "/metrics/resource" && !strings.Contains(string(body), `container_memory_working_set_bytes{container="c",namespace="`+r.namespace+`",pod="quiet"} `) {
 			t.Errorf("the metrics have no pod:\n%s", body)
 		}
 	}
