@@ -1,0 +1,52 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package container
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestARunIsWatchedForEachOfItsHooksAndProbes(t *testing.T) {
+	probe := &corev1.Probe{}
+	for name, tc := range map[string]struct {
+		spec corev1.Container
+		want bool
+	}{
+		"nothing":   {corev1.Container{}, false},
+		"preStop":   {corev1.Container{Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{}}}, false},
+		"postStart": {corev1.Container{Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}}}, true},
+		"startup":   {corev1.Container{StartupProbe: probe}, true},
+		"liveness":  {corev1.Container{LivenessProbe: probe}, true},
+		"readiness": {corev1.Container{ReadinessProbe: probe}, true},
+	} {
+		if got := New(&Pod{}, Regular, &tc.spec).Watched(); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A run of which the runtime does not know when it began was no long run.
+func TestARunThatBeganAtAnUnknownTimeIsHeldBack(t *testing.T) {
+	pod := &Pod{Backoff: Backoff{10 * time.Second, time.Minute, 10 * time.Minute}}
+	for name, tc := range map[string]struct {
+		started time.Time
+		want    time.Duration
+	}{
+		"unknown": {time.Time{}, 10 * time.Second},
+		"short":   {now.Add(-time.Minute), 10 * time.Second},
+		"long":    {now.Add(-time.Hour), 0},
+	} {
+		c := New(pod, Regular, &corev1.Container{Name: "c"})
+		c.Recall(1, Record{})
+		if err := c.Apply(now, Listed{Runs: []Run{{Attempt: 1, State: Exited, StartedAt: tc.started, FinishedAt: now}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Delay(); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
