@@ -4,6 +4,8 @@
 package podruntime
 
 import (
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
 // A container makes the files of its volumes: a start must neither wait for one nor
@@ -45,6 +49,39 @@ func TestReadFileRefusesWhatBlocksOrIsLarge(t *testing.T) {
 		}
 		if want == "" && (err != nil || len(data) != 1<<20) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %d bytes, %v, want error %q", name, len(data), err, want)
+		}
+	}
+}
+
+// The rules of the kubelet: a token is the user's alone if there is one user, and an fsGroup can
+// read every file.
+func TestOwnersAndModesOfFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	files := map[string]podenv.File{
+		"token": {Mode: 0o600, User: new(int64(7))}, "secret": {Mode: 0o400}, "dir/config": {Mode: 0o644}, "none": {Mode: 0},
+	}
+	for group, want := range map[int]string{
+		-1: "dir drwxr-xr-x 0 0, dir/config -rw-r--r-- 0 0, none ---------- 0 0, secret -r-------- 0 0, token -rw------- 7 0",
+		9:  "dir dgrwxr-xr-x 0 9, dir/config -rw-r--r-- 0 9, none -r--r----- 0 9, secret -r--r----- 0 9, token -rw-r----- 7 9",
+	} {
+		dir := t.TempDir()
+		if err := writeFiles(dir, files, group); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || path == dir {
+				return err
+			}
+			info, err := d.Info()
+			st := info.Sys().(*syscall.Stat_t)
+			got = append(got, fmt.Sprint(path[len(dir)+1:], " ", info.Mode(), " ", st.Uid, " ", st.Gid))
+			return err
+		})
+		if err != nil || strings.Join(got, ", ") != want {
+			t.Errorf("%v, %v\nwant %v", strings.Join(got, ", "), err, want)
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -323,39 +322,6 @@ func TestASubPathOfAConfigMapOutlivesItsVersion(t *testing.T) {
 		}
 		if got, want := read(start()), []string{"two<nil>", "two<nil>"}; !slices.Equal(got, want) {
 			t.Errorf("bind %v: the next run has %q, want %q", bind, got, want)
-		}
-	}
-}
-
-// The rules of the kubelet: a token is the user's alone if there is one user, and an fsGroup can
-// read every file.
-func TestOwnersAndModesOfFiles(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root gives files away")
-	}
-	files := map[string]podenv.File{
-		"token": {Mode: 0o600, User: new(int64(7))}, "secret": {Mode: 0o400}, "dir/config": {Mode: 0o644}, "none": {Mode: 0},
-	}
-	for group, want := range map[int]string{
-		-1: "dir drwxr-xr-x 0 0, dir/config -rw-r--r-- 0 0, none ---------- 0 0, secret -r-------- 0 0, token -rw------- 7 0",
-		9:  "dir dgrwxr-xr-x 0 9, dir/config -rw-r--r-- 0 9, none -r--r----- 0 9, secret -r--r----- 0 9, token -rw-r----- 7 9",
-	} {
-		dir := t.TempDir()
-		if err := writeFiles(dir, files, group); err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || path == dir {
-				return err
-			}
-			info, err := d.Info()
-			st := info.Sys().(*syscall.Stat_t)
-			got = append(got, fmt.Sprint(path[len(dir)+1:], " ", info.Mode(), " ", st.Uid, " ", st.Gid))
-			return err
-		})
-		if err != nil || strings.Join(got, ", ") != want {
-			t.Errorf("%v, %v\nwant %v", strings.Join(got, ", "), err, want)
 		}
 	}
 }
