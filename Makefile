@@ -136,11 +136,6 @@ explore-short:
 alerts: ## The tests of docs/alerts.yaml, with promtool
 	cd test/alerts && GOFLAGS="$$($(GO) env GOFLAGS) -tags=remove_all_sd" $(GO) tool promtool test rules rules.yaml
 
-# Prometheus without the discovery of clouds: half of its packages.
-.PHONY: alerts
-alerts: ## The tests of docs/alerts.yaml, with promtool
-	cd test/alerts && GOFLAGS="$$($(GO) env GOFLAGS) -tags=remove_all_sd" $(GO) tool promtool test rules rules.yaml
-
 .PHONY: soak
 soak: ## The long soaks, under the race detector too
 	$(GO) test $(RACE) -timeout 2h -run 'Soak|Random|Crash|Fleet' -count=1 ./...

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
@@ -324,6 +325,31 @@ func TestDefinitionIsRefused(t *testing.T) {
 			}
 		}))
 	}
+}
+
+type warnings []string
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }
+
+// The answer is that of a real server. What to do in a test is in a warning, which
+// client-go logs.
+func TestAMissingNamespaceComesWithAdvice(t *testing.T) {
+	bubble(func(t *testing.T) {
+		s := apitest.New(apitest.Options{Namespaces: []string{"agents"}})
+		var said warnings
+		cfg := s.Config(apitest.User{})
+		cfg.WarningHandler = &said
+		client := kubernetes.NewForConfigOrDie(cfg).CoreV1()
+		for _, ns := range []string{"agents", "others"} {
+			_, err := client.ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{})
+			if apierrors.IsNotFound(err) != (ns == "others") {
+				t.Errorf("%s: %v", ns, err)
+			}
+		}
+		if len(said) != 1 || !strings.Contains(said[0], `name the namespace "others" in Options.Namespaces`) {
+			t.Errorf("warnings: %q", said)
+		}
+	})
 }
 
 func TestNamespaceGoesWithWhatIsInIt(t *testing.T) {

@@ -144,6 +144,9 @@ func (c *call) insert(w *write, obj runtime.Object) (*store.Item, error) {
 	}
 	if k.Namespaced {
 		if err := c.s.namespaceOpen(k, m); err != nil {
+			if apierrors.IsNotFound(err) {
+				c.warnings = append(c.warnings, fmt.Sprintf("apitest: name the namespace %q in Options.Namespaces, or create it", m.GetNamespace()))
+			}
 			return nil, err
 		}
 	}

@@ -228,6 +228,9 @@ func (c *C) do(r req) *answer {
 	}
 	fmt.Fprintf(&c.out, "< %d %s\n", a.Code, media)
 	for _, w := range resp.Header.Values("Warning") {
+		if strings.HasPrefix(w, `299 - "apitest: `) {
+			continue // advice for the author of a test
+		}
 		fmt.Fprintf(&c.out, "! %s\n", w)
 	}
 	if ra := resp.Header.Get("Retry-After"); ra != "" {
