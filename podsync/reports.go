@@ -161,8 +161,10 @@ func (f *fingerprints) of(st *State) uint64 {
 		tail[1+i] = byte(st.Generation >> (8 * i))
 	}
 	_, _ = h.Write(tail[:])
-	for _, key := range slices.Sorted(maps.Keys(st.Annotations)) {
-		_, _ = h.WriteString(key + "=" + st.Annotations[key] + "\n")
+	if len(st.Annotations) > 0 { // else nothing is allocated
+		for _, key := range slices.Sorted(maps.Keys(st.Annotations)) {
+			_, _ = h.WriteString(key + "=" + st.Annotations[key] + "\n")
+		}
 	}
 	return h.Sum64() | 1
 }
