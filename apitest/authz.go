@@ -14,90 +14,14 @@ import (
 	"slices"
 	"strings"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/kubewright/kubewright/apitest/internal/codec"
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
-
-// User is the identity of a client. The server does not authenticate it. The
-// zero User is the administrator kubernetes-admin, a member of system:masters,
-// whose requests are allowed without a call of the Authorizer.
-type User struct {
-	Name   string
-	Groups []string
-}
-
-// Groups that have a meaning for the API server.
-const (
-	groupMasters         = "system:masters"
-	groupNodes           = "system:nodes"
-	groupAuthenticated   = "system:authenticated"
-	groupServiceAccounts = "system:serviceaccounts"
-
-	nodeUserPrefix           = "system:node:"
-	serviceAccountUserPrefix = "system:serviceaccount:"
-)
-
-// admin is the identity that a zero User stands for.
-var admin = User{Name: "kubernetes-admin", Groups: []string{groupMasters, groupAuthenticated}}
-
-// NodeUser is the identity of a kubelet: user system:node:NAME in group
-// system:nodes.
-func NodeUser(nodeName string) User {
-	return User{Name: nodeUserPrefix + nodeName, Groups: []string{groupNodes, groupAuthenticated}}
-}
-
-// ServiceAccountUser is the identity of a pod that uses the named
-// ServiceAccount.
-func ServiceAccountUser(namespace, name string) User {
-	return User{
-		Name:   serviceAccountUserPrefix + namespace + ":" + name,
-		Groups: []string{groupServiceAccounts, groupServiceAccounts + ":" + namespace, groupAuthenticated},
-	}
-}
-
-// orAdmin returns u, or admin if u is zero.
-func (u User) orAdmin() User {
-	if u.Name == "" && len(u.Groups) == 0 {
-		return admin
-	}
-	return u
-}
-
-// in reports whether the user is a member of group.
-func (u User) in(group string) bool { return slices.Contains(u.Groups, group) }
-
-// nodeName returns the node name of a kubelet identity. As the Node authorizer
-// does, it requires both the user name and the group.
-func (u User) nodeName() (string, bool) {
-	if len(u.Name) <= len(nodeUserPrefix) || u.Name[:len(nodeUserPrefix)] != nodeUserPrefix || !u.in(groupNodes) {
-		return "", false
-	}
-	return u.Name[len(nodeUserPrefix):], true
-}
-
-// Authorizer decides whether a request is allowed. The reason of a refusal is
-// part of the message of the 403. Authorize is called without locks, from the
-// goroutines of the clients.
-type Authorizer interface {
-	Authorize(s *Server, r Request) (allowed bool, reason string)
-}
-
-// AuthorizerFunc is a function that implements Authorizer.
-type AuthorizerFunc func(s *Server, r Request) (bool, string)
-
-// Authorize implements Authorizer.
-func (f AuthorizerFunc) Authorize(s *Server, r Request) (bool, string) { return f(s, r) }
 
 // AnyOf returns an Authorizer that allows a request if one of list allows it, as
 // a server with --authorization-mode=Node,RBAC does.
@@ -324,90 +248,6 @@ func rulesAllow(rules []rbacv1.PolicyRule, r Request) bool {
 		}
 	}
 	return false
-}
-
-// reviews returns a new object for a resource that asks the authorizer, or about a user,
-// or nil. The server answers such a request and stores nothing.
-func reviews(gv schema.GroupVersion, resource string) runtime.Object {
-	switch gv.WithResource(resource) {
-	case authorizationv1.SchemeGroupVersion.WithResource("subjectaccessreviews"):
-		return &authorizationv1.SubjectAccessReview{}
-	case authorizationv1.SchemeGroupVersion.WithResource("selfsubjectaccessreviews"):
-		return &authorizationv1.SelfSubjectAccessReview{}
-	case authenticationv1.SchemeGroupVersion.WithResource("tokenreviews"):
-		return &authenticationv1.TokenReview{}
-	case authenticationv1.SchemeGroupVersion.WithResource("selfsubjectreviews"):
-		return &authenticationv1.SelfSubjectReview{}
-	}
-	return nil
-}
-
-// review answers a request for a decision of the authorizer.
-func (c *call) review(obj runtime.Object) (*answer, error) {
-	if c.r.Verb != "create" {
-		return nil, methodNotAllowed()
-	}
-	if err := c.s.authorize(c); err != nil {
-		return nil, err
-	}
-	media := codec.JSON
-	if codec.MediaOf(c.r.ContentType) == codec.ProtobufType {
-		media = codec.Protobuf
-	}
-	if _, _, err := media.Decoder(false).Decode(c.r.Body, nil, obj); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	var err error
-	switch review := obj.(type) {
-	case *authorizationv1.SubjectAccessReview:
-		user := User{Name: review.Spec.User, Groups: review.Spec.Groups}
-		if user.Name == "" && len(user.Groups) == 0 {
-			return nil, c.invalidReview("SubjectAccessReview", field.Invalid(field.NewPath("spec", "user"), "", "at least one of user or group must be specified"))
-		}
-		review.Status, err = c.decide("SubjectAccessReview", user, review.Spec.ResourceAttributes, review.Spec.NonResourceAttributes)
-		review.TypeMeta = metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SubjectAccessReview"}
-	case *authorizationv1.SelfSubjectAccessReview:
-		review.Status, err = c.decide("SelfSubjectAccessReview", c.r.User, review.Spec.ResourceAttributes, review.Spec.NonResourceAttributes)
-		review.TypeMeta = metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectAccessReview"}
-	case *authenticationv1.TokenReview:
-		err = c.reviewToken(review)
-		review.TypeMeta = metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenReview"}
-	case *authenticationv1.SelfSubjectReview:
-		groups := slices.Clone(c.r.User.Groups)
-		if !slices.Contains(groups, groupAuthenticated) {
-			groups = append(groups, groupAuthenticated)
-		}
-		review.Status.UserInfo = authenticationv1.UserInfo{Username: c.r.User.Name, Groups: groups}
-		review.TypeMeta = metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectReview"}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &answer{code: http.StatusCreated, contentType: c.accept.Name, body: c.accept.Media.Bytes(obj)}, nil
-}
-
-// decide asks the authorizer in use whether user may send the described request.
-func (c *call) decide(kind string, user User, resource *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) (status authorizationv1.SubjectAccessReviewStatus, err error) {
-	r := Request{User: user}
-	switch {
-	case (resource == nil) == (path == nil):
-		return status, c.invalidReview(kind, field.Invalid(field.NewPath("spec", "resourceAttributes"), resource, "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
-	case resource != nil:
-		r.Verb, r.Group, r.Version, r.Resource, r.Subresource = resource.Verb, resource.Group, resource.Version, resource.Resource, resource.Subresource
-		r.Namespace, r.Name = resource.Namespace, resource.Name
-	default:
-		r.Verb, r.Path = path.Verb, path.Path
-	}
-	if user.in(groupMasters) {
-		status.Allowed = true
-		return status, nil
-	}
-	status.Allowed, status.Reason = c.s.authorizerInUse().Authorize(c.s, r)
-	return status, nil
-}
-
-func (c *call) invalidReview(kind string, problem *field.Error) error {
-	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName, Kind: kind}, "", field.ErrorList{problem})
 }
 
 // forbidden is the error of an admission plugin.

@@ -17,19 +17,6 @@ import (
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
-// posted are the functions for the subresources that a client creates.
-var posted = map[string]func(c *call) (*answer, error){
-	"pods/binding": bind, "pods/eviction": evict, "serviceaccounts/token": requestToken,
-}
-
-// special serves a subresource that a client creates.
-func (c *call) special() (*answer, error) {
-	if c.r.Verb != "create" {
-		return nil, methodNotAllowed()
-	}
-	return posted[c.r.Resource+"/"+c.r.Subresource](c)
-}
-
 // success returns the answer to a create that stores no object.
 func (c *call) success() (*answer, error) {
 	return &answer{code: http.StatusCreated, contentType: c.accept.Name, body: encodeStatus(c.accept.Media, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})}, nil

@@ -7,33 +7,10 @@ import (
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubewright/kubewright/apitest/internal/rules"
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
-
-// Kind describes a kind that client-go's scheme does not have, for
-// Server.Register and Options.Kinds. Its objects are served without schema
-// validation, defaults or conversion, in JSON only.
-type Kind struct {
-	// GroupVersionKind is required.
-	schema.GroupVersionKind
-	// Resource is the plural name in paths. Empty means the name that
-	// apimachinery guesses: Widget becomes widgets, Policy policies.
-	Resource string
-	// ClusterScoped is set for a kind without namespaces.
-	ClusterScoped bool
-	// NoStatus is set for a kind without the status subresource. By default a
-	// write of the object leaves status alone, and a write of /status leaves
-	// everything else alone.
-	NoStatus bool
-	// Type is an object of the kind's Go type, so that Put, Get, List, Edit and
-	// Delete take the type. If it is nil, these functions take none; Put takes
-	// an *unstructured.Unstructured in any case.
-	Type runtime.Object
-}
 
 // Register makes the server serve a kind. Registering a kind again replaces the
 // kind and keeps its objects. Register panics if every server has the kind.

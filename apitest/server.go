@@ -4,27 +4,13 @@
 package apitest
 
 import (
-	"context"
-	"fmt"
-	"io"
-	"maps"
-	"net/http"
-	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
-	"testing/synctest"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
-	"github.com/kubewright/kubewright/apitest/internal/codec"
 	"github.com/kubewright/kubewright/apitest/internal/rules"
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
@@ -86,36 +72,38 @@ type Server struct {
 	suffixes   uint64 // generated names given out
 }
 
-// New returns a server.
-func New(opts Options) *Server {
-	if opts.Version == "" {
-		opts.Version = "v1.37.1"
-	}
-	if opts.History == 0 {
-		opts.History = 4096
-	}
-	all, stable := rules.Builtin()
-	s := &Server{opts: opts, builtin: all, own: rules.NewCatalog(), authorizer: opts.Authorizer, served: maps.Clone(stable), gates: maps.Clone(opts.Gates)}
-	s.minor = minorOf(opts.Version)
-	s.store = store.New(opts.History)
-	s.store.Observe = s.observe
-	for _, k := range opts.Kinds {
-		s.Register(k)
-	}
-	for _, gv := range opts.Serve {
-		s.served[gv] = true
-	}
-	for _, gv := range opts.Refuse {
-		s.served[gv] = false
-	}
-	for _, ns := range append([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}, opts.Namespaces...) {
-		s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
-	}
-	for _, class := range rules.SystemClasses() {
-		s.Put(class)
-	}
-	s.Compact() // no client can have read an earlier state
-	return s
+// Authorizer decides whether a request is allowed. The reason of a refusal is
+// part of the message of the 403. Authorize is called without locks, from the
+// goroutines of the clients.
+type Authorizer interface {
+	Authorize(s *Server, r Request) (allowed bool, reason string)
+}
+
+// AuthorizerFunc is a function that implements Authorizer.
+type AuthorizerFunc func(s *Server, r Request) (bool, string)
+
+// Authorize implements Authorizer.
+func (f AuthorizerFunc) Authorize(s *Server, r Request) (bool, string) { return f(s, r) }
+
+// Kind describes a kind that client-go's scheme does not have, for
+// Server.Register and Options.Kinds. Its objects are served without schema
+// validation, defaults or conversion, in JSON only.
+type Kind struct {
+	// GroupVersionKind is required.
+	schema.GroupVersionKind
+	// Resource is the plural name in paths. Empty means the name that
+	// apimachinery guesses: Widget becomes widgets, Policy policies.
+	Resource string
+	// ClusterScoped is set for a kind without namespaces.
+	ClusterScoped bool
+	// NoStatus is set for a kind without the status subresource. By default a
+	// write of the object leaves status alone, and a write of /status leaves
+	// everything else alone.
+	NoStatus bool
+	// Type is an object of the kind's Go type, so that Put, Get, List, Edit and
+	// Delete take the type. If it is nil, these functions take none; Put takes
+	// an *unstructured.Unstructured in any case.
+	Type runtime.Object
 }
 
 // Serve starts or stops serving a group version, as a restart of an API server
@@ -137,235 +125,6 @@ func (s *Server) Authorize(a Authorizer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.authorizer = a
-}
-
-// Config returns a client configuration for user, without a client-side rate
-// limit. The caller may change it: content types, Timeout, QPS, UserAgent and
-// Wrap work as with a real server.
-func (s *Server) Config(user User) *rest.Config {
-	return &rest.Config{
-		Host:      "http://apitest.invalid",
-		Transport: &transport{server: s, user: user.orAdmin()},
-		QPS:       -1,
-		UserAgent: "apitest",
-	}
-}
-
-// Client returns a clientset for user.
-func (s *Server) Client(user User) *kubernetes.Clientset {
-	return kubernetes.NewForConfigOrDie(s.Config(user))
-}
-
-// transport carries the requests of one user to the server.
-type transport struct {
-	server *Server
-	user   User
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := t.server.roundTrip(t.user, req)
-	if trace := httptrace.ContextClientTrace(req.Context()); resp != nil && trace != nil && trace.GotFirstResponseByte != nil {
-		trace.GotFirstResponseByte() // as the transport of net/http does
-	}
-	if resp != nil {
-		resp.Request = req // client-go reads it after a 415
-	}
-	return resp, err
-}
-
-// CloseIdleConnections does nothing. client-go calls it.
-func (*transport) CloseIdleConnections() {}
-
-// CancelRequest does nothing.
-func (*transport) CancelRequest(*http.Request) {}
-
-func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error) {
-	body, err := readBody(req)
-	if err != nil {
-		return nil, err
-	}
-	ctx := req.Context()
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	r := &Request{Time: time.Now(), User: user, Body: body}
-	query := parseRequest(r, req)
-	if r.Verb == "create" && !r.named {
-		r.Name = s.bodyName(r)
-	}
-	s.journal.begin(r)
-	call := &call{s: s, r: r, ctx: ctx, query: query}
-
-	latency, f, served := s.faults.take(r)
-	call.served = served
-	if latency > 0 {
-		if err := sleep(ctx, latency); err != nil {
-			return s.fail(r, f, err)
-		}
-	}
-	if f == nil {
-		return s.finish(call, nil, call.serve())
-	}
-	switch {
-	case f.Answer != nil:
-		resp, err := f.Answer(*r)
-		if err != nil {
-			return s.fail(r, f, err)
-		}
-		s.journal.update(r, func(r *Request) {
-			r.Code, r.Fault, r.Done, r.Duration = resp.StatusCode, f.Name, true, time.Since(r.Time)
-		})
-		return resp, nil
-	case f.Status != nil:
-		return s.finish(call, f, call.failure(f.Status))
-	case f.Err != nil:
-		return s.fail(r, f, f.Err)
-	case f.Hang:
-		return s.fail(r, f, hang(ctx))
-	case f.Malformed:
-		return s.finish(call, f, &answer{code: http.StatusOK, contentType: codec.JSONType, body: []byte(`{"kind": <html>`)})
-	case f.CommitAfter > 0:
-		return s.commitLate(call, f)
-	}
-	a := call.serve()
-	if a.stream != nil {
-		a.stream.Close()
-	}
-	if f.HangResponse {
-		return s.fail(r, f, hang(ctx))
-	}
-	return s.fail(r, f, ErrConnReset)
-}
-
-// commitLate serves a request after f.CommitAfter, even if the client has given
-// up. The timer needs no goroutine before it fires.
-func (s *Server) commitLate(c *call, f *Fault) (*http.Response, error) {
-	done := make(chan *answer, 1)
-	// A copy of the request, because fail writes into c.r when the client gives up.
-	served, request := *c, *c.r
-	served.ctx, served.r = context.WithoutCancel(c.ctx), &request
-	time.AfterFunc(f.CommitAfter, func() { done <- served.serve() })
-	select {
-	case a := <-done:
-		return s.finish(c, f, a)
-	case <-c.ctx.Done():
-		return s.fail(c.r, f, c.ctx.Err())
-	}
-}
-
-// fail ends a request without a response.
-func (s *Server) fail(r *Request, f *Fault, err error) (*http.Response, error) {
-	s.journal.update(r, func(r *Request) {
-		r.Err, r.Done, r.Duration = err, true, time.Since(r.Time)
-		if f != nil {
-			r.Fault = f.Name
-		}
-	})
-	return nil, err
-}
-
-// finish turns an answer into a response.
-func (s *Server) finish(c *call, f *Fault, a *answer) (*http.Response, error) {
-	s.journal.update(c.r, func(r *Request) {
-		r.Code = a.code
-		if f != nil {
-			r.Fault = f.Name
-		}
-		if a.stream == nil {
-			r.Done, r.Duration = true, time.Since(r.Time)
-		}
-	})
-	h := make(http.Header, 2)
-	h["Content-Type"] = []string{a.contentType}
-	for _, w := range a.warnings {
-		h.Add("Warning", "299 - "+strconv.Quote(w))
-	}
-	if a.retryAfter > 0 {
-		h.Set("Retry-After", fmt.Sprint(a.retryAfter))
-	}
-	resp := &http.Response{
-		Status:     http.StatusText(a.code),
-		StatusCode: a.code,
-		Proto:      "HTTP/2.0", ProtoMajor: 2,
-		Header: h,
-	}
-	if a.stream != nil {
-		resp.Body, resp.ContentLength = a.stream, -1
-	} else {
-		resp.Body, resp.ContentLength = newBody(a.body), int64(len(a.body))
-	}
-	return resp, nil
-}
-
-func readBody(req *http.Request) ([]byte, error) {
-	if req.Body == nil || req.Body == http.NoBody {
-		return nil, nil
-	}
-	defer req.Body.Close()
-	if req.ContentLength > 0 {
-		b := make([]byte, req.ContentLength)
-		_, err := io.ReadFull(req.Body, b)
-		return b, err
-	}
-	return io.ReadAll(req.Body)
-}
-
-// Bubble runs f in a testing/synctest bubble with a new server. Time in the
-// bubble is virtual: it stands still while a goroutine can run, and jumps ahead
-// when all of them wait. When f returns, every goroutine that it started must
-// end, or the test fails with their stacks; contexts that come from t are done
-// by then.
-//
-// Bubble also removes the rate limit of apimachinery's error handlers for the
-// rest of the process. That limiter compares virtual time with the real time at
-// which the process started, so in a bubble it sleeps for decades, and
-// reflectors call it when a watch fails.
-func Bubble(t *testing.T, opts Options, f func(t *testing.T, s *Server)) {
-	t.Helper()
-	withoutLimiter()
-	synctest.Test(t, func(t *testing.T) { f(t, New(opts)) })
-}
-
-// withoutLimiter keeps the first of apimachinery's error handlers, which logs.
-var withoutLimiter = sync.OnceFunc(func() {
-	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:min(1, len(utilruntime.ErrorHandlers))]
-})
-
-// Handler returns an http.Handler through which the server can be reached over
-// a real connection. Every request is sent as user. It is for tests of complete
-// programs, which accept no RoundTripper. It can't be used in a synctest bubble.
-func (s *Server) Handler(user User) http.Handler {
-	user = user.orAdmin()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		resp, err := s.roundTrip(user, r)
-		if err != nil {
-			// An injected transport error: net/http drops the connection.
-			panic(http.ErrAbortHandler)
-		}
-		defer resp.Body.Close()
-		maps.Copy(w.Header(), resp.Header)
-		w.WriteHeader(resp.StatusCode)
-		flusher, _ := w.(http.Flusher)
-		if flusher != nil {
-			flusher.Flush() // send the headers of a watch before its first event
-		}
-		_, _ = io.Copy(&flushing{w, flusher}, resp.Body) // the client is gone, or the response is over
-	})
-}
-
-// flushing flushes each event of a watch.
-type flushing struct {
-	w       io.Writer
-	flusher http.Flusher
-}
-
-func (f *flushing) Write(p []byte) (int, error) {
-	n, err := f.w.Write(p)
-	if f.flusher != nil {
-		f.flusher.Flush()
-	}
-	return n, err
 }
 
 // Gate is a feature gate of the API server.

@@ -377,3 +377,24 @@ func (c *call) dedupOwners(m metav1.Object) {
 		c.warnings = append(c.warnings, ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: "+strings.Join(twice, ", "))
 	}
 }
+
+// maxStored is the size of a request, in bytes, that etcd accepts.
+const maxStored = 3 << 19
+
+// maxMessage is the size of a request that the API server sends to etcd at all.
+const maxMessage = 2 << 20
+
+// checkSize returns an error if an object can't be stored because of its size.
+func checkSize(obj runtime.Object) error {
+	o, ok := obj.(interface{ Size() int })
+	if !ok {
+		return nil // an object without a Go type: at most as large as a request
+	}
+	const aroundIt = 200 // the key, and the rest of the request
+	if size := o.Size() + aroundIt; size > maxMessage {
+		return fmt.Errorf("rpc error: code = ResourceExhausted desc = trying to send message larger than max (%d vs. %d)", size, maxMessage)
+	} else if size > maxStored {
+		return errors.New("etcdserver: request is too large")
+	}
+	return nil
+}

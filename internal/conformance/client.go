@@ -27,6 +27,24 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
+// Server is the API server of a case.
+type Server struct {
+	// Config returns a client configuration for a user: the zero User, a
+	// node user or any other. Required.
+	Config func(apitest.User) *rest.Config
+	// Grant creates the ClusterRoles, Roles and bindings of a manifest.
+	// Required.
+	Grant func(manifest string)
+	// Forget discards the server's history of its objects. Required.
+	Forget func()
+}
+
+// scenario is a named case.
+type scenario struct {
+	name string
+	run  func(c *C)
+}
+
 // C is a running test case.
 type C struct {
 	*testing.T

@@ -3,6 +3,8 @@
 
 package conformance
 
+import ()
+
 // deleteCases check deletion of any kind; pods.go has more cases for pods.
 var deleteCases = []scenario{
 	{"delete", func(c *C) {

@@ -13,3 +13,5 @@
 // The case named corpus sends malformed and unusual requests, and records only
 // the status codes. The fuzz tests of apitest use the same requests as seeds.
 package conformance
+
+import ()

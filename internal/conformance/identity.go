@@ -3,7 +3,9 @@
 
 package conformance
 
-import "github.com/kubewright/kubewright/apitest"
+import (
+	"github.com/kubewright/kubewright/apitest"
+)
 
 const nodeLeases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 

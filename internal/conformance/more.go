@@ -3,7 +3,9 @@
 
 package conformance
 
-import "fmt"
+import (
+	"fmt"
+)
 
 const candidatesPath = "/apis/coordination.k8s.io/v1beta1/namespaces/{NS}/leasecandidates"
 

@@ -3,6 +3,8 @@
 
 package conformance
 
+import ()
+
 // node returns a node as a kubelet registers it.
 func node(name string) object {
 	return object{

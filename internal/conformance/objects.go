@@ -3,7 +3,9 @@
 
 package conformance
 
-import "strings"
+import (
+	"strings"
+)
 
 // Paths that many cases use.
 const (

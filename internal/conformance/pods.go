@@ -3,6 +3,8 @@
 
 package conformance
 
+import ()
+
 // pod returns a pod that is bound to a node, or to no node if node is empty.
 func pod(name, node string, change ...func(object)) object {
 	p := object{"metadata": object{"name": name}, "spec": object{"containers": []any{object{"name": "c", "image": "example.com/i:1"}}}}

@@ -3,7 +3,9 @@
 
 package conformance
 
-import "github.com/kubewright/kubewright/apitest"
+import (
+	"github.com/kubewright/kubewright/apitest"
+)
 
 // roles are the permissions of the user of rbacCases; {NS} is the case's
 // namespace.

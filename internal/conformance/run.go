@@ -11,10 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"k8s.io/client-go/rest"
-
-	"github.com/kubewright/kubewright/apitest"
 )
 
 // Versions are the versions of the API server of which there are recordings,
@@ -65,18 +61,6 @@ type Target struct {
 	Except []string
 }
 
-// Server is the API server of a case.
-type Server struct {
-	// Config returns a client configuration for a user: the zero User, a
-	// node user or any other. Required.
-	Config func(apitest.User) *rest.Config
-	// Grant creates the ClusterRoles, Roles and bindings of a manifest.
-	// Required.
-	Grant func(manifest string)
-	// Forget discards the server's history of its objects. Required.
-	Forget func()
-}
-
 //go:embed testdata
 var recordings embed.FS
 
@@ -107,12 +91,6 @@ func File(version, name, transcript string) (path string, needed bool) {
 // minor returns 1.36 for v1.36.3.
 func minor(version string) string {
 	return strings.TrimPrefix(version[:strings.LastIndex(version, ".")], "v")
-}
-
-// scenario is a named case.
-type scenario struct {
-	name string
-	run  func(c *C)
 }
 
 // all returns every case. The cases may run in any order, once per server.

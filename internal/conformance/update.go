@@ -3,6 +3,8 @@
 
 package conformance
 
+import ()
+
 // updateCases check PUT.
 var updateCases = []scenario{
 	{"put", func(c *C) {

@@ -3,7 +3,9 @@
 
 package conformance
 
-import "k8s.io/apimachinery/pkg/runtime"
+import (
+	"k8s.io/apimachinery/pkg/runtime"
+)
 
 var watchCases = []scenario{
 	{"watch", func(c *C) {
