@@ -85,8 +85,11 @@ func (c *call) dispatch() (*answer, error) {
 		if !ok {
 			return nil, notFound("")
 		}
-		if sub.GVK.Kind != "" {
+		if sub.Posted() {
 			return c.special()
+		}
+		if sub.Scale {
+			return c.scale()
 		}
 		if !slices.Contains(sub.Verbs(), c.r.Verb) {
 			return nil, methodNotAllowed()

@@ -81,6 +81,8 @@
 //	tokens of ServiceAccounts, TokenReview yes; a client is who its Config says
 //	eviction, PodDisruptionBudgets         yes; no controller fills in the status of a budget
 //	PriorityClasses                        yes
+//	/scale of Deployments and others,      yes, not recorded
+//	  and of custom resources
 //	server-side apply                      yes, recorded; managedFields are exact
 //	                                         from the first apply to an object on,
 //	                                         or always: Options.ManagedFields
@@ -100,7 +102,8 @@
 //   - of ResourceClaims: the requests, and the gates of the status' fields
 //   - the size of custom resources in etcd
 //
-// Not offered, and answered with 404: /scale, logs, exec, attach, port-forward, proxy.
+// Not offered, and answered with 404: logs, exec, attach, port-forward, proxy. Server-side
+// apply of a Scale is answered with 415.
 //
 // There is no promise of compatibility before version 1.0.
 package apitest

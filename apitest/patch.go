@@ -106,17 +106,22 @@ func (c *call) patchJSON(was []byte) ([]byte, error) {
 	case types.JSONPatchType:
 		return jsonPatch(was, c.r.Body)
 	}
-	var doc, patch any
+	return mergeJSON(was, c.r.Body)
+}
+
+// mergeJSON applies a JSON merge patch to a document.
+func mergeJSON(was, patch []byte) ([]byte, error) {
+	var doc, p any
 	if err := json.Unmarshal(was, &doc); err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(c.r.Body, &patch); err != nil {
+	if err := json.Unmarshal(patch, &p); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	if _, ok := patch.(map[string]any); !ok {
+	if _, ok := p.(map[string]any); !ok {
 		return nil, apierrors.NewBadRequest("Invalid JSON Patch")
 	}
-	return json.Marshal(mergePatch(doc, patch))
+	return json.Marshal(mergePatch(doc, p))
 }
 
 // strategicMerge applies a strategic merge patch. The patch can't change kind and

@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -358,6 +359,63 @@ func TestValidPod(t *testing.T) {
 	case container.Ports[1].HostPort != 443, container.Env[1].ValueFrom.FieldRef.APIVersion != "v1", !equality.Semantic.DeepEqual(container.LivenessProbe, want),
 		container.ReadinessProbe.SuccessThreshold != 2:
 		t.Errorf("container %v", container)
+	}
+}
+
+// TestScale reads and changes the replicas of a Deployment and of a custom resource.
+func TestScale(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	deployments := s.Client(apitest.User{}).AppsV1().Deployments("default")
+	ctx := t.Context()
+	d, err := deployments.Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: appsv1.DeploymentSpec{
+		Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	apitest.Edit(s, "default", "d", func(d *appsv1.Deployment) { d.Status.Replicas = 3 })
+	scale, err := deployments.GetScale(ctx, "d", metav1.GetOptions{})
+	if err != nil || scale.Spec.Replicas != 1 || scale.Status.Replicas != 3 || scale.Status.Selector != "a=b" || scale.UID != d.UID {
+		t.Fatalf("%+v, %v", scale, err)
+	}
+	stale := scale.DeepCopy()
+	scale.Spec.Replicas = 2
+	if scale, err = deployments.UpdateScale(ctx, "d", scale, metav1.UpdateOptions{}); err != nil || scale.Spec.Replicas != 2 || scale.ResourceVersion == stale.ResourceVersion {
+		t.Fatalf("%+v, %v", scale, err)
+	}
+	if _, err := deployments.UpdateScale(ctx, "d", stale, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+		t.Errorf("a stale scale: %v", err)
+	}
+	for patch, ok := range map[string]bool{`{"spec":{"replicas":5}}`: true, `{"spec":{"replicas":-1}}`: false, `{"metadata":{"name":"e"}}`: false} {
+		if _, err := deployments.Patch(ctx, "d", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "scale"); (err == nil) != ok {
+			t.Errorf("%s: %v", patch, err)
+		}
+	}
+	now := apitest.Get[*appsv1.Deployment](s, "default", "d")
+	if *now.Spec.Replicas != 5 || now.Status.Replicas != 3 || now.Generation != d.Generation+2 {
+		t.Errorf("%+v", now)
+	}
+	if _, err := deployments.GetScale(ctx, "absent", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("absent: %v", err)
+	}
+
+	rest := s.Client(apitest.User{}).RESTClient()
+	send := func(verb, path, body string) *autoscalingv1.Scale {
+		t.Helper()
+		out := &autoscalingv1.Scale{}
+		if err := rest.Verb(verb).AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Into(out); err != nil && verb != "POST" {
+			t.Fatal(err)
+		}
+		return out
+	}
+	send("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"metadata":{"name":"sets.example.com"},"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"sets","kind":"Set"},
+		"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{},"scale":{"specReplicasPath":".spec.n","statusReplicasPath":".status.n","labelSelectorPath":".status.sel"}},
+		"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)
+	const sets = "/apis/example.com/v1/namespaces/default/sets"
+	send("POST", sets, `{"apiVersion":"example.com/v1","kind":"Set","metadata":{"name":"s"},"spec":{"n":4}}`)
+	got := send("GET", sets+"/s/scale", "")
+	got.Spec.Replicas++
+	if got = send("PUT", sets+"/s/scale", fmt.Sprintf(`{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"s","namespace":"default"},"spec":{"replicas":%d}}`, got.Spec.Replicas)); got.Spec.Replicas != 5 {
+		t.Errorf("%+v", got)
 	}
 }
 

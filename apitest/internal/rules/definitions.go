@@ -146,7 +146,7 @@ func DefinitionOf(obj runtime.Object) (d definition, errs field.ErrorList) {
 	}
 	d.names, _, _ = unstructured.NestedMap(m, "spec", "names")
 	var served []schema.GroupVersion
-	status, fields := false, map[string]bool{}
+	status, fields, scale := false, map[string]bool{}, (*scalePaths)(nil)
 	versions, _, _ := unstructured.NestedSlice(m, "spec", "versions")
 	for i, v := range versions {
 		version, ok := v.(map[string]any)
@@ -162,6 +162,9 @@ func DefinitionOf(obj runtime.Object) (d definition, errs field.ErrorList) {
 		}
 		if _, ok, _ := unstructured.NestedMap(version, "subresources", "status"); ok {
 			status = true
+		}
+		if paths, ok := pathsOf(version); ok {
+			scale = &paths
 		}
 		selectable, _, _ := unstructured.NestedSlice(version, "selectableFields")
 		for _, f := range selectable {
@@ -188,6 +191,10 @@ func DefinitionOf(obj runtime.Object) (d definition, errs field.ErrorList) {
 		return d, errs
 	}
 	d.Kind = DynamicKind(name, plural, scope == "Namespaced", status, served...)
+	if scale != nil {
+		d.Kind.scale = *scale
+		d.Kind.subresources = append(d.Kind.subresources, scaleSubresource)
+	}
 	if len(fields) > 0 {
 		d.Kind.Fields = func(obj runtime.Object, path string) (string, bool) {
 			v, ok, _ := unstructured.NestedFieldNoCopy(contentOf(obj), strings.Split(path, ".")...)

@@ -74,6 +74,9 @@ func generic(have *Catalog) []*Kind {
 					validName: apivalidation.NameIsDNSSubdomain, Unconditional: true,
 					CreateOnUpdate: createdByUpdate[gvk.Kind], ReturnsDeleted: returnedByDelete[gvk.Kind],
 				}
+				if _, scale := client.MethodByName("GetScale"); scale {
+					k.subresources = append(k.subresources, scaleSubresource)
+				}
 				if _, approval := client.MethodByName("UpdateApproval"); approval {
 					k.subresources = append(k.subresources, Subresource{Name: "approval"})
 				}

@@ -61,6 +61,8 @@ type Kind struct {
 	NoCollection   bool // its objects can't be deleted all at once
 	ReturnsDeleted bool // DELETE answers with the object, not a Status
 
+	// scale has the paths of /scale of a kind without a Go type.
+	scale scalePaths
 	// Spec returns what metadata.generation counts the changes of; nil for a
 	// kind that keeps no generation.
 	Spec func(obj runtime.Object) any
@@ -212,16 +214,21 @@ func (k *Kind) From(obj runtime.Object, v int) runtime.Object {
 // Subresource is a path below the path of an object.
 type Subresource struct {
 	Name string
-	// gvk, if set, is the kind of the requests that a POST sends. Without it the
-	// subresource is a view of the object that can be read, updated and patched.
-	GVK schema.GroupVersionKind
+	// GVK, if set, is the kind of the requests that a POST sends, or with Scale of the
+	// answers. Without it the subresource is a view of the object that can be read,
+	// updated and patched.
+	GVK   schema.GroupVersionKind
+	Scale bool
 	// updateOnly is set for a view that can only be written by PUT.
 	updateOnly bool
 }
 
+// Posted reports whether the subresource only takes requests that a client creates.
+func (s Subresource) Posted() bool { return s.GVK.Kind != "" && !s.Scale }
+
 // Verbs returns the verbs of the subresource, in the order of discovery.
 func (s Subresource) Verbs() metav1.Verbs {
-	if s.GVK.Kind != "" {
+	if s.Posted() {
 		return metav1.Verbs{"create"}
 	}
 	if s.updateOnly {
