@@ -336,8 +336,11 @@ func protobufOf(obj runtime.Object) string {
 	return buf.String()
 }
 
+// corpus is the name of the case.
+const corpus = "corpus"
+
 var corpusCases = []scenario{
-	{"corpus", func(c *C) {
+	{corpus, func(c *C) {
 		c.namespace()
 		CorpusSeed(func(r Request) { c.raw(r) })
 		c.settleKind(corpusWidgets)

@@ -66,26 +66,38 @@ var recordings embed.FS
 
 // Recording returns the transcript of a case on the real server of a version.
 // A version has a file of its own, in testdata/MINOR, if its transcript differs
-// from that of the next newer version.
+// from that of the next newer version. The corpus has the differences only.
 func Recording(version, name string) (string, error) {
-	for i := slices.Index(Versions, version); i > 0; i-- {
-		if b, err := recordings.ReadFile("testdata/" + minor(Versions[i]) + "/" + name + ".txt"); err == nil {
-			return string(b), nil
+	b, err := recordings.ReadFile("testdata/" + name + ".txt")
+	transcript := string(b)
+	for _, v := range Versions[1 : max(0, slices.Index(Versions, version))+1] {
+		own, missing := recordings.ReadFile("testdata/" + minor(v) + "/" + name + ".txt")
+		switch {
+		case missing != nil:
+		case name == corpus:
+			if transcript, err = applyChanges(transcript, string(own)); err != nil {
+				return "", err
+			}
+		default:
+			transcript, err = string(own), nil
 		}
 	}
-	b, err := recordings.ReadFile("testdata/" + name + ".txt")
-	return string(b), err
+	return transcript, err
 }
 
 // File returns the file, relative to this package, for the transcript of a case
-// on the server of a version, and whether the version needs that file.
-func File(version, name, transcript string) (path string, needed bool) {
+// on the server of a version, its content, and whether the version needs that file.
+func File(version, name, transcript string) (path, content string, needed bool) {
 	i := slices.Index(Versions, version)
 	if i <= 0 {
-		return "testdata/" + name + ".txt", true
+		return "testdata/" + name + ".txt", transcript, true
 	}
 	newer, err := Recording(Versions[i-1], name)
-	return "testdata/" + minor(version) + "/" + name + ".txt", err != nil || newer != transcript
+	content = transcript
+	if name == corpus && err == nil {
+		content = changes(newer, transcript)
+	}
+	return "testdata/" + minor(version) + "/" + name + ".txt", content, err != nil || newer != transcript
 }
 
 // minor returns 1.36 for v1.36.3.
@@ -152,7 +164,7 @@ func Run(t *testing.T, target Target) {
 				}
 				want, transcript = withoutWording(want), withoutWording(transcript)
 			}
-			if !target.Real && s.name == "corpus" {
+			if !target.Real && s.name == corpus {
 				transcript = withoutKnown(t, version, want, transcript)
 			}
 			if d := difference(want, transcript); d != "" {

@@ -69,7 +69,7 @@ func TestConformance(t *testing.T) {
 	}
 	if *updateConformance {
 		target.Record = func(t *testing.T, name, transcript string) {
-			path, needed := conformance.File(c.Version(), name, transcript)
+			path, content, needed := conformance.File(c.Version(), name, transcript)
 			path = filepath.Join("..", "..", "internal", "conformance", filepath.FromSlash(path))
 			if !needed {
 				if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -77,7 +77,7 @@ func TestConformance(t *testing.T) {
 				}
 				return
 			}
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(transcript), 0o644)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
 				t.Error(err)
 			}
 		}
