@@ -58,7 +58,7 @@ func (m *machine) boot() error {
 	}
 	c, err := New(Config[string]{
 		Dir: "/crashfs", Codec: testCodec(), Build: "test",
-		Source:       SourceFunc(nil),
+		Source:       make(feed),
 		Trial:        Trial{Attempts: testAttempts},
 		ErrorHandler: func(context.Context, error, string) {},
 	})
