@@ -76,9 +76,6 @@ func setOrDelete(m map[string]any, field string, from map[string]any) {
 	}
 }
 
-// contentOf is the content of an object without a Go type.
-func contentOf(obj runtime.Object) map[string]any { return obj.(*unstructured.Unstructured).Object }
-
 // DefinitionVersion is the version of CustomResourceDefinitions.
 var DefinitionVersion = schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}
 

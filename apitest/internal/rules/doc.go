@@ -11,5 +11,3 @@
 //
 // The rules know nothing of requests, of the store and of the server but what Write says.
 package rules
-
-import ()

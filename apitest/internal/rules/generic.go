@@ -158,8 +158,3 @@ func (k *Kind) follow(stored runtime.Object) {
 		}
 	}
 }
-
-// part is a field of an API object.
-func part(obj runtime.Object, name string) reflect.Value {
-	return reflect.ValueOf(obj).Elem().FieldByName(name)
-}

@@ -247,3 +247,14 @@ func (k *Kind) Verbs() metav1.Verbs {
 	}
 	return mainVerbs
 }
+
+// scalePaths are where an object without a Go type has the fields of a Scale.
+type scalePaths struct{ replicas, current, selector []string }
+
+// part is a field of an API object.
+func part(obj runtime.Object, name string) reflect.Value {
+	return reflect.ValueOf(obj).Elem().FieldByName(name)
+}
+
+// contentOf is the content of an object without a Go type.
+func contentOf(obj runtime.Object) map[string]any { return obj.(*unstructured.Unstructured).Object }

@@ -19,9 +19,6 @@ import (
 // scaleSubresource is /scale: a view of the object that has its number of replicas.
 var scaleSubresource = Subresource{Name: "scale", GVK: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), Scale: true}
 
-// scalePaths are where an object without a Go type has the fields of a Scale.
-type scalePaths struct{ replicas, current, selector []string }
-
 // pathsOf reads subresources.scale of a version of a CustomResourceDefinition.
 func pathsOf(version map[string]any) (p scalePaths, ok bool) {
 	scale, ok, _ := unstructured.NestedMap(version, "subresources", "scale")
