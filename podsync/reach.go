@@ -60,17 +60,11 @@ func (r *reach) offlineIn(after time.Duration) (wait time.Duration, never bool) 
 	return time.Until(r.since.Add(after)), r.denied
 }
 
-// cacheErrorsAgain is the time after which errors of the informer that go on are reported
-// again.
-const cacheErrorsAgain = time.Hour
-
-// cacheErrors reports errors of the informer's list and watch: once per outage, and then each
-// hour.
+// cacheErrors reports errors of the informer's list and watch.
 type cacheErrors struct {
 	reach   *reach
 	handler report.Handler
 	streak  report.Streak
-	told    time.Time // when the streak was last reported
 
 	mu      sync.Mutex
 	refused error     // the API server refuses the requests; nil if the last one succeeded
@@ -78,23 +72,13 @@ type cacheErrors struct {
 }
 
 func (e *cacheErrors) note(ctx context.Context, err error) time.Duration {
-	now := time.Now()
-	e.refusal(now, err)
+	e.refusal(time.Now(), err)
 	e.reach.note(err)
 	if err == nil {
 		e.streak.OK(ctx, "Watching pods works again")
-		return 0
+	} else {
+		e.streak.Fail(ctx, e.handler, fmt.Errorf("podsync: watch pods: %w", err), "Failed to watch pods")
 	}
-	err = fmt.Errorf("podsync: watch pods: %w", err)
-	const msg = "Failed to watch pods"
-	switch {
-	case e.streak.Failures() == 0:
-		e.told = now
-	case now.Sub(e.told) >= cacheErrorsAgain:
-		e.told = now
-		report.Tell(ctx, e.handler, err, msg, "failures", e.streak.Failures())
-	}
-	e.streak.Fail(ctx, e.handler, err, msg)
 	return 0
 }
 

@@ -18,12 +18,13 @@ import (
 // one line for the outage and one for its end. The first failure of each class
 // goes to the Handler, or to the log if there is no Handler. Further failures
 // of that class, of any member, are logged only at V4 until no member fails in
-// that way.
+// that way, but for one each hour.
 //
 // The zero value is ready to use and safe for concurrent use.
 type Group struct {
 	mu    sync.Mutex
 	since time.Time // start of the current failures
+	told  time.Time // when one of them was last reported
 	count int       // failures since then
 	most  int       // the largest number of members that failed at the same time
 	now   int       // members that fail now
@@ -42,34 +43,39 @@ const retired = 1 << 31
 // Fail records a failure of a member. The message must be constant;
 // keysAndValues identify the member and go to the log only.
 func (g *Group) Fail(ctx context.Context, handler Handler, m *Member, err error, msg string, keysAndValues ...any) {
-	if !g.fail(m, apierr.Classify(err)) {
-		klog.FromContext(ctx).V(4).Info(msg, append(keysAndValues, "err", err)...)
+	if first, told := g.fail(m, apierr.Classify(err)); !first {
+		repeated(ctx, &told, err, msg, keysAndValues...)
 		return
 	}
 	Tell(ctx, handler, err, msg, keysAndValues...)
 }
 
-// fail reports whether this is the first current failure of its class.
-func (g *Group) fail(m *Member, class apierr.Class) bool {
+// fail records a failure. It reports whether it is the first current one of its class, and
+// when one was last reported or logged.
+func (g *Group) fail(m *Member, class apierr.Class) (first bool, told time.Time) {
+	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if m.classes&retired != 0 {
-		return false
+		return false, now
 	}
 	if g.now == 0 {
-		g.since, g.count, g.most = time.Now(), 0, 0
+		g.since, g.count, g.most = now, 0, 0
 	}
 	g.count++
 	if m.classes == 0 {
 		g.now++
 		g.most = max(g.most, g.now)
 	}
-	if m.classes&(1<<class) != 0 {
-		return false
+	if m.classes&(1<<class) == 0 {
+		m.classes |= 1 << class
+		g.class[class]++
+		first = g.class[class] == 1
 	}
-	m.classes |= 1 << class
-	g.class[class]++
-	return g.class[class] == 1
+	if told = g.told; first || now.Sub(told) >= Again {
+		g.told = now
+	}
+	return first, told
 }
 
 // OK records a success of a member. If no member fails after it, OK logs msg at

@@ -1,7 +1,8 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report reports a failing activity once, and its recovery once.
+// Package report reports a failing activity once, and its recovery once. While it fails,
+// a line is logged each hour.
 package report
 
 import (
@@ -19,6 +20,10 @@ import (
 // with an error that a controller met in the background and recovers from. It
 // is called synchronously and must not block.
 type Handler func(ctx context.Context, err error, msg string)
+
+// Again is the time after which a failure that lasts is logged again: the first line may be
+// gone when an operator looks. The Handler is not called again.
+const Again = time.Hour
 
 // Tell passes an error to the handler, or to the log if there is no handler. If the
 // handler panics, Tell logs the panic and the error.
@@ -47,14 +52,15 @@ func logError(ctx context.Context, err error, msg string, keysAndValues ...any) 
 // A Streak reports the failures of one activity that may fail many times in a
 // row. The first failure of each class in a streak goes to the Handler, or to
 // the log if there is no Handler. Repeats are logged only at V4, also if two
-// classes alternate. The success that ends the streak logs one line.
+// classes alternate, but for one each hour. The success that ends the streak logs one line.
 //
 // The zero value is ready to use. A Streak belongs to the goroutine that
 // carries out its activity. It is small, so that each of ten thousand nodes can
 // have one.
 type Streak struct {
 	since   time.Time
-	classes uint32 // the classes that were reported
+	told    time.Time // when a failure was last reported
+	classes uint32    // the classes that were reported
 	msg     string
 	count   int
 }
@@ -73,10 +79,21 @@ func (s *Streak) Fail(ctx context.Context, handler Handler, err error, msg strin
 	s.classes |= class
 	s.count++
 	if again {
-		klog.FromContext(ctx).V(4).Info(msg, append(keysAndValues, "err", err, "failures", s.count)...)
+		repeated(ctx, &s.told, err, msg, append(keysAndValues, "failures", s.count)...)
 		return
 	}
+	s.told = time.Now()
 	Tell(ctx, handler, err, msg, keysAndValues...)
+}
+
+// repeated logs a failure of a class that was reported, at V0 if that was long ago.
+func repeated(ctx context.Context, told *time.Time, err error, msg string, keysAndValues ...any) {
+	if now := time.Now(); now.Sub(*told) >= Again {
+		*told = now
+		logError(ctx, err, msg, keysAndValues...)
+		return
+	}
+	klog.FromContext(ctx).V(4).Info(msg, append(keysAndValues, "err", err)...)
 }
 
 // FailAfter is like Fail, but until the streak has lasted for patience, failures

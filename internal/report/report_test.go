@@ -46,6 +46,33 @@ func TestStreakTellsOnceAndOnceMoreForAnotherClass(t *testing.T) {
 	})
 }
 
+func TestAFailureThatLastsIsLoggedEachHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(3)))
+		ctx := klog.NewContext(t.Context(), logger)
+		streak, group := 0, 0
+		var s Streak
+		var g Group
+		var members [2]Member
+		for range 3*60 + 1 {
+			s.Fail(ctx, func(context.Context, error, string) { streak++ }, context.DeadlineExceeded, "A streak")
+			for i := range members {
+				g.Fail(ctx, func(context.Context, error, string) { group++ }, &members[i], context.DeadlineExceeded, "A group")
+			}
+			time.Sleep(time.Minute)
+		}
+		if streak != 1 || group != 1 {
+			t.Errorf("the handlers were called %d and %d times", streak, group)
+		}
+		log := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		for _, msg := range []string{"A streak", "A group"} {
+			if n := strings.Count(log, msg); n != 3 {
+				t.Errorf("%s: %d lines in three hours after the first:\n%s", msg, n, log)
+			}
+		}
+	})
+}
+
 func TestStreakOfTwoClassesInTurn(t *testing.T) {
 	told := 0
 	handler := func(context.Context, error, string) { told++ }
