@@ -153,7 +153,7 @@ func (g *gates) askAll(ctx context.Context, openToo bool) (closed bool) {
 func (g *gates) close(ctx context.Context, node string, err error) {
 	before := g.states[node]
 	if g.closed == 0 {
-		g.since = g.pods.now()
+		g.since, g.told = g.pods.now(), false
 	}
 	g.tell(ctx, node, err, before)
 	if before == gateClosed {
@@ -200,7 +200,7 @@ func (g *gates) open(ctx context.Context, node string) {
 		g.closed--
 		level := klog.Level(2)
 		if g.closed == 0 && g.told {
-			level, g.told = 0, false
+			level = 0
 		}
 		logger := klog.FromContext(ctx).V(int(level))
 		g.pods.later(func() { logger.Info("Acting for the node: the gate is open", "node", node) })

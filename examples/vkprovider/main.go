@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -40,6 +41,9 @@ func run(ctx context.Context, args []string) error {
 	flags.BoolVar(&cfg.NodeCredentials, "node-credentials", false, "the client is system:node:NODE-NAME, as a kubelet is")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *kubeconfig == "" && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
+		return errors.New("set --kubeconfig or $KUBECONFIG to the path of a kubeconfig file, or run in a Pod")
 	}
 	api, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	if err != nil {
