@@ -91,7 +91,7 @@ type Machine struct {
 
 	alarm   alarm    // of the decisions of the last Tick
 	effects []Effect // of the present event
-	broken  error    // the first change of state that was refused
+	broken  error    // the first broken invariant or refused change of state
 }
 
 // term is the part of a term that decisions need.

@@ -258,7 +258,7 @@ type (
 	}
 	// MixedRegistries: other candidates use the other registry.
 	MixedRegistries struct{}
-	// Broken: a change of state was refused.
+	// Broken: an invariant did not hold, or a change of state was refused.
 	Broken struct {
 		Err error // which invariant is broken
 	}
