@@ -40,11 +40,29 @@ func (l *lock) gate(process int32) podsync.GateFunc {
 	}
 }
 
+// lines is a log that may be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // A process is a controller with a log of its own.
 type process struct {
 	*podsynctest.Provider
 	c    *podsync.Controller
-	log  bytes.Buffer
+	log  lines
 	stop func()
 }
 
@@ -96,8 +114,8 @@ func TestOfTwoProcessesOnlyTheOneThatHoldsTheNodeActs(t *testing.T) {
 		a := w.bind(newPod("a"))
 		b := w.bind(newPod("b"))
 		pass(14 * time.Second)
-		if second.log.Len() > 0 {
-			t.Errorf("a start behind a gate is normal:\n%s", second.log.String())
+		if log := second.log.String(); log != "" {
+			t.Errorf("a start behind a gate is normal:\n%s", log)
 		}
 		pass(time.Hour)
 		w.expectPhase("a", corev1.PodRunning)

@@ -490,7 +490,7 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 			return err
 		})
 		if err == nil {
-			err = p.replaceData(v, files)
+			err = p.replaceData(spec, v, files)
 		}
 		renew := nextRenewal(files)
 		p.do(func() {
@@ -516,12 +516,12 @@ func (p *pod) fillAbsent(ctx context.Context, resolved *podenv.Pod, spec *corev1
 	return fillAbsent(ctx, resolved, spec, p.dir)
 }
 
-// replaceData replaces the content of a volume.
-func (p *pod) replaceData(v *corev1.Volume, files map[string]podenv.File) error {
+// replaceData replaces the content of a volume of spec.
+func (p *pod) replaceData(spec *corev1.Pod, v *corev1.Volume, files map[string]podenv.File) error {
 	p.prepare.Lock()
 	defer p.prepare.Unlock()
 	p.keepInputs()
-	return writeData(dataPath(p.dir, v), files, fsGroup(p.spec))
+	return writeData(dataPath(p.dir, v), files, fsGroup(spec))
 }
 
 // keepInputs writes what the containers have read, if it has changed. p.prepare must be held.

@@ -86,7 +86,7 @@ func (c *Container) Check() error {
 	is(!c.hook || running, "only a run that is listed as running has a preStop hook under way")
 	is(!c.hook || !c.hookBy.IsZero(), "a hook under way has a deadline")
 	is(c.endBy.IsZero() || running, "only a run that is listed as running is ended by its probes or hooks")
-	is(!c.rec.Noted || exited, "only the message of a run that has exited is noted")
+	is(!c.rec.Noted || exited || c.obs == nil, "a message is noted only of a run that has exited; before the first list an earlier process has noted it")
 	is(!c.reading || exited && !c.rec.Noted, "the log is read for the message of a run that has exited")
 	is(!c.rec.Ready || c.rec.Started || !running, "a running container is ready only after it has started")
 	is(!c.rec.Started || c.rec.PostStarted, "the postStart hook precedes the startup probe")
