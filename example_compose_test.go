@@ -27,17 +27,17 @@ import (
 
 func serve(ctx context.Context, client kubernetes.Interface, name string, provider podsync.Provider) error {
 	var leases *lease.Controller
-	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) } // of two processes one acts
+	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) } // so that only one process acts
 	pods, err1 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider, Gate: holds})
 	node, err2 := nodestatus.New(nodestatus.Config{
 		Client: client.CoreV1(), NodeName: name, Gate: holds,
 		Setters: []nodestatus.Setter{
-			nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil), // without it no pod comes
+			nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil), // without it the node gets no pods
 			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
 			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: name}), // kubectl logs needs one
 			nodestatus.StandardLabels(),
 		},
-		// The loop of podsync moves; the pods are known, and the provider answers.
+		// The node is ready if the loop of podsync runs, the pods are known, and the provider answers.
 		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }, pods.CheckProvider},
 		OnShutdown:   nodestatus.ShutdownNotReady,
 		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
@@ -46,18 +46,18 @@ func serve(ctx context.Context, client kubernetes.Interface, name string, provid
 		Client: client.CoordinationV1(), NodeName: name,
 		Owner: node.OwnerReference, // no lease without its Node
 		Gate:  node.Live,           // a stuck process must not look alive
-		// In a Deployment set Process to its name, and OnShutdown to lease.ShutdownExpire: else the next Pod waits.
+		// In a Deployment, set Process to its name and OnShutdown to lease.ShutdownExpire. Otherwise the next Pod waits.
 		Hooks: lease.Hooks{
 			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gates may be open
 			Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },     // after an outage
-			Deleted:      func(d lease.Deleted) { node.Resync(d.NodeName) },       // is the Node gone, too?
+			Deleted:      func(d lease.Deleted) { node.Resync(d.NodeName) },       // the Node may be gone, too
 		},
 	})
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	alive, stop := context.WithCancel(context.WithoutCancel(ctx)) // a node is alive while it ends
+	alive, stop := context.WithCancel(context.WithoutCancel(ctx)) // the lease is renewed until the rest has ended
 	var work, heart sync.WaitGroup
 	heart.Go(func() { err3 = leases.Run(alive); cancel() })
 	work.Go(func() { err2 = node.Run(ctx); cancel() })

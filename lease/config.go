@@ -26,17 +26,17 @@ const (
 	// DefaultDuration is the kubelet's nodeLeaseDurationSeconds (KEP-589).
 	DefaultDuration = 40 * time.Second
 	// DefaultCallTimeout is the longest default deadline of one API call. With
-	// it, and DefaultDuration, a request that hangs leaves time for a second
-	// and a third one before kube-controller-manager loses patience, 50 s after
-	// the last renewal.
+	// it, and DefaultDuration, a request that hangs leaves time for a second and a
+	// third one before kube-controller-manager makes the node Unknown, 50 s after the
+	// last renewal.
 	DefaultCallTimeout = 10 * time.Second
 	// DefaultShutdownTimeout is the time for what OnShutdown asks for.
 	DefaultShutdownTimeout = 5 * time.Second
-	// DefaultWorkers is the number of nodes that are visited at once. By Little's law
-	// it is enough for 1,000 renewals a second that take 40 ms on average. It
-	// keeps a process below a hundred goroutines (net/http has one for each
-	// request) when all of them wait for an API server that does not answer,
-	// and below the 100 streams that it allows on one HTTP/2 connection.
+	// DefaultWorkers is the number of nodes that are visited at once. It is enough
+	// for 1,000 renewals a second that take 40 ms on average. If the API server does
+	// not answer, all workers wait, each with one more goroutine of net/http. Even
+	// then the process has less than a hundred goroutines for them, and it uses less
+	// than the 100 streams that an API server allows on one HTTP/2 connection.
 	DefaultWorkers = 40
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "lease"
@@ -47,20 +47,20 @@ const (
 // controller renews it only while the Node exists:
 //
 //   - An error for which [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is
-//     true says that the Node does not exist. Nothing is read or written until
-//     that changes.
-//   - After any other error a lease that exists is renewed with the owner it
-//     has, and none is created.
-//   - A reference without UID says that the lease has no owner; see [NoOwner].
+//     true means that the Node does not exist. The lease is not read or written
+//     until the Node exists.
+//   - After any other error, an existing lease is renewed and keeps its owner. A
+//     missing lease is not created.
+//   - A reference without UID means that the lease has no owner; see [NoOwner].
 //
-// It is called after the gate was found open, within the time that [GateFunc] has, for
-// different nodes at the same time. It must answer from memory, and return when ctx is
-// done.
+// It is called after the gate has returned nil, for different nodes at the same time. It
+// must answer from memory, and return when ctx is done. It has the time that the gate has
+// left; see [GateFunc].
 type OwnerFunc func(ctx context.Context, nodeName string) (metav1.OwnerReference, error)
 
-// NoOwner is an [OwnerFunc] for leases without an owner. Only [ShutdownDelete] and an
-// administrator delete such a lease: each node that is gone for good leaves one
-// behind. A lease that has an owner keeps it.
+// NoOwner is an [OwnerFunc] for leases without an owner. Such a lease is deleted only by
+// [ShutdownDelete] or by an administrator, so a node that never comes back leaves its
+// lease behind. A lease that already has an owner keeps it.
 func NoOwner(context.Context, string) (metav1.OwnerReference, error) {
 	return metav1.OwnerReference{}, nil
 }
@@ -74,9 +74,9 @@ type NodeGetter interface {
 
 // NodeOwner returns an [OwnerFunc] that looks Nodes up, for example in the
 // cache of an informer. Call [Controller.Trigger] from the informer's handlers,
-// so that the controller notices a Node that comes, goes or is replaced at
-// once and not at the next renewal. The cache must be synced before Run: a Node
-// that is not there is taken for deleted.
+// so that the controller notices at once when a Node is created, deleted or
+// replaced. Otherwise it notices at the next renewal. The cache must be synced before
+// Run, because a Node that is not in the cache counts as deleted.
 func NodeOwner(nodes NodeGetter) OwnerFunc {
 	return func(_ context.Context, nodeName string) (metav1.OwnerReference, error) {
 		node, err := nodes.Get(nodeName)
@@ -92,26 +92,27 @@ func NodeOwner(nodes NodeGetter) OwnerFunc {
 	}
 }
 
-// A GateFunc says whether the lease of nodeName may be renewed: nil for yes. An
-// error that lasts makes the node Unknown within its grace period, so it is
-// for a node that can't be trusted to report its own state; one that knows
-// that it is not healthy should report Ready=False instead and go on renewing.
+// A GateFunc returns nil if the lease of nodeName may be renewed. If it returns an error
+// for longer than the grace period, the node becomes Unknown. So the error is for a node
+// that can't be trusted to report its own state. A node that knows that it is not healthy
+// should report Ready=False and continue to renew its lease.
 //
 // It is called before each renewal, for different nodes at the same time. It must answer
-// from memory, and return when ctx is done, a quarter of RenewInterval after the call.
-// The controller goes on with other nodes after 50 ms. Until the answer comes nothing is
-// sent for this node. No answer by the deadline closes the gate and is reported, and so
-// does a panic. While a call has not returned the gate is not called again for that node.
+// from memory, and return when ctx is done, which is a quarter of RenewInterval after the
+// call. After 50 ms the controller continues with other nodes, and sends nothing for this
+// node until the call returns. A call that does not return in time, or panics, closes the
+// gate and is reported. The gate is not called again for this node before the call has
+// returned.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
 	// Required. Client reads and writes Leases in the namespace
-	// kube-node-lease. clientset.CoordinationV1() is one. It should have a
-	// connection of its own, for ResetConnections, and its rate limit must
-	// be off (QPS -1) or leave room for one request per node and RenewInterval:
-	// the default of client-go, 5 a second, is used up by 50 nodes. Then
+	// kube-node-lease. clientset.CoordinationV1() is one. It should have a separate
+	// connection, for ResetConnections. Its rate limit must be off (QPS -1) or
+	// allow one request per node and RenewInterval. The default of client-go, 5
+	// requests a second, is enough for 50 nodes only. With more nodes
 	// [Hooks.Overloaded] is called.
 	Client coordinationv1client.LeasesGetter
 	// Required, unless Fleet is set. NodeName is the name of the Node that is
@@ -123,75 +124,75 @@ type Config struct {
 	// package nodestatus its method OwnerReference.
 	Owner OwnerFunc
 
-	// Fleet lets NodeName be empty: nodes come and go with [Controller.Add] and
-	// [Controller.Remove], and there may be none at all. Without it an empty
-	// NodeName, such as that of an unset environment variable, is refused.
+	// Fleet lets NodeName be empty. [Controller.Add] and [Controller.Remove] add
+	// and remove nodes, and there may be none. Without Fleet, New rejects an empty
+	// NodeName, because it may come from an environment variable that is not set.
 	// Default: false.
 	Fleet bool
-	// Gate says whether a node may renew its lease. Default: always.
+	// Gate decides whether a node may renew its lease. Default: it always may.
 	Gate GateFunc
-	// HolderIdentity is written to the leases. A lease that is found with another
-	// one is held by another process. Default: the name of the node, as the
-	// kubelet does, and as some of Kubernetes' tests expect.
+	// HolderIdentity is written to the leases. A lease with another identity is
+	// held by another process. Default: the name of the node, which the kubelet
+	// uses too, and which some tests of Kubernetes expect.
 	HolderIdentity string
-	// Process distinguishes processes that serve the same nodes under the same
-	// HolderIdentity. It is written to an annotation of the leases. A lease that
-	// is found with another one is held by another process; a lease with the
-	// same one is that of this process before a restart, and is taken at once. So
-	// it must stay the same over a restart, and no two processes that run at
-	// the same time may have it in common. A Pod of a Deployment has another host
-	// name than its predecessor, and waits until the lease of that has expired,
-	// unless OnShutdown is ShutdownExpire. At most 128 characters. Default: the
-	// name of the host.
+	// Process distinguishes processes that serve the same nodes with the same
+	// HolderIdentity. It is written to an annotation of the leases. A lease with
+	// another value is held by another process. A lease with the same value was
+	// written by this process before a restart, and is taken at once. So the value
+	// must stay the same over a restart, and two processes that run at the same
+	// time must have different values. A Pod of a Deployment has another host name
+	// than the Pod that it replaces. It waits until the lease of the old Pod has
+	// expired, unless OnShutdown is ShutdownExpire. At most 128 characters. Default:
+	// the name of the host.
 	Process string
-	// Duration is written to the leases: the time after a renewal at which another
-	// process may consider them expired. Whole seconds. A lease found with another
-	// duration is corrected. kube-controller-manager ignores it, but has a grace
-	// period of its own: if that is shorter set Duration to it, because
-	// [Hooks.Recovered] goes by Duration. Default: DefaultDuration.
+	// Duration is written to the leases. If a lease was not renewed for this time,
+	// another process may consider it expired. Whole seconds. A lease with another
+	// duration is corrected. kube-controller-manager ignores the field and uses its
+	// own grace period. If that is shorter, set Duration to it, because
+	// [Hooks.Recovered] depends on Duration. Default: DefaultDuration.
 	Duration time.Duration
 	// RenewInterval is the time between two renewals of a lease. At most half
 	// of Duration, and well below the grace period of kube-controller-manager
 	// (--node-monitor-grace-period, 50 s by default). Default: a quarter of
 	// Duration.
 	RenewInterval time.Duration
-	// OnShutdown says what becomes of the leases that are held when Run ends,
-	// and of that of a node when it is removed. Default: ShutdownLeave.
+	// OnShutdown decides what happens to the leases that are held when Run ends,
+	// and to the lease of a node that is removed. Default: ShutdownLeave.
 	OnShutdown ShutdownPolicy
-	// ResetConnections, if set, is called when two calls in a row had no byte of an
-	// answer within CallTimeout, and at most once a minute. It should close the
-	// connections of Client, so that the next call makes a new one: a
-	// connection whose other end has vanished is otherwise noticed after 45 s
-	// only (HTTP/2 idle time 30 s, ping timeout 15 s). CloseAll of a dialer of
-	// k8s.io/client-go/util/connrotation does that; CloseIdleConnections of a
-	// transport does not reliably, since other calls hold the connection. It is
-	// called from a worker and must not block. An API server that throttles (429)
-	// answers; but a transport of another kind than net/http's must call
-	// GotFirstResponseByte of net/http/httptrace, or throttling counts as silence.
-	// Default: nothing.
+	// ResetConnections, if set, is called when two calls in a row received no byte
+	// of an answer within CallTimeout, but at most once a minute. It should close
+	// the connections of Client, so that the next call opens a new one. Otherwise a
+	// dead connection is noticed only after 45 s (HTTP/2 idle time 30 s, ping
+	// timeout 15 s). CloseAll of a dialer of k8s.io/client-go/util/connrotation
+	// closes them. CloseIdleConnections of a transport is not enough, because other
+	// calls may be using the connection. The function is called from a worker and
+	// must not block. An API server that throttles (429) has answered. The
+	// controller sees this through GotFirstResponseByte of net/http/httptrace, so a
+	// transport that does not come from net/http must call it. Default: none.
 	ResetConnections func()
 
-	// CallTimeout is the deadline of one API call, its retries inside client-go
-	// included. At most Duration. Default: a quarter of Duration, but at least
+	// CallTimeout is the deadline of one API call, including retries inside
+	// client-go. At most Duration. Default: a quarter of Duration, but at least
 	// a second and at most DefaultCallTimeout.
 	CallTimeout time.Duration
-	// ShutdownTimeout bounds what OnShutdown asks for when Run ends. Default:
-	// DefaultShutdownTimeout.
+	// ShutdownTimeout limits the time for the requests of OnShutdown when Run
+	// ends. Default: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
-	// Workers is the largest number of nodes that are visited, and so of requests
-	// under way, at once. A fleet far away from its API server needs more (kwok has
-	// --node-lease-parallelism for it): nodes, divided by RenewInterval, times the
-	// latency. [Hooks.Overloaded] is called with these numbers if they don't fit.
-	// Default: DefaultWorkers.
+	// Workers is the largest number of nodes that are visited at once, and so of
+	// concurrent requests. A fleet needs the number of nodes, divided by
+	// RenewInterval, times the latency of a request. That is more if the API server
+	// is far away. (kwok has --node-lease-parallelism for this.) If Workers is too
+	// small, [Hooks.Overloaded] is called with these numbers. Default:
+	// DefaultWorkers.
 	Workers int
 
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
-	// ErrorHandler is called with errors that the controller recovers from: with the
-	// first of each class while nodes fail with it. [Hooks.Failed] is called for
-	// every one. Panics in functions of Config are errors with a method Stack() []byte,
-	// which errors.As finds. It is called synchronously and must not block. Default: the
-	// logger of Run's context.
+	// ErrorHandler is called with errors that the controller recovers from. While
+	// nodes fail with errors of one class, it is called for the first error only, but
+	// [Hooks.Failed] for each one. The error of a panic in a function of Config has a
+	// method Stack() []byte, which errors.As finds. ErrorHandler is called synchronously
+	// and must not block. Default: the errors are logged with the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in docs/operations.md.
 	// Default: none.
@@ -200,18 +201,19 @@ type Config struct {
 	Hooks Hooks
 }
 
-// A ShutdownPolicy says what becomes of a lease that is no longer renewed.
+// A ShutdownPolicy decides what happens to a lease that is no longer renewed.
 type ShutdownPolicy int
 
 const (
-	// ShutdownLeave leaves it as it is. A restart within Duration goes
-	// unnoticed, and the garbage collector deletes it with the Node.
+	// ShutdownLeave leaves the lease as it is. If the process starts again within
+	// Duration, nothing notices the restart. The garbage collector deletes the lease
+	// with the Node.
 	ShutdownLeave ShutdownPolicy = iota
-	// ShutdownDelete deletes it.
+	// ShutdownDelete deletes the lease.
 	ShutdownDelete
-	// ShutdownExpire writes it once more, without holder and with a duration of
-	// one second, so that a process that waits for it to expire need not wait. The renew
-	// time stays: a new one would report the node as alive.
+	// ShutdownExpire writes the lease once more, without holder and with a duration
+	// of one second, so that another process can take it at once. The renew time stays
+	// the same, because a new one would report the node as alive.
 	ShutdownExpire
 )
 

@@ -31,12 +31,13 @@ const (
 	// DefaultReportInterval is the time between two writes of an unchanged status,
 	// the kubelet's nodeStatusReportFrequency (KEP-589).
 	DefaultReportInterval = 5 * time.Minute
-	// DefaultGracePeriod is below the 50 s (40 s before Kubernetes 1.32) that
-	// kube-controller-manager waits before it calls a node Unknown.
+	// DefaultGracePeriod is at most the time that kube-controller-manager waits
+	// before it makes a node Unknown: 50 s, and 40 s before Kubernetes 1.32.
 	DefaultGracePeriod = 40 * time.Second
-	// DefaultShutdownTimeout is the time for what OnShutdown asks for.
+	// DefaultShutdownTimeout is the time for the last write, see OnShutdown.
 	DefaultShutdownTimeout = 5 * time.Second
-	// DefaultWorkers is the number of rounds that run at once.
+	// DefaultWorkers is the number of requests at once, and also of rounds that are
+	// in their first 100 ms.
 	DefaultWorkers = 64
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "nodestatus"
@@ -45,139 +46,141 @@ const (
 // A Setter fills in fields of the node whose name is node.Name. It may set labels,
 // annotations, every field of the status and, with effect only when the Node is
 // created, the spec. Fields that no setter sets belong to other writers and stay. A
-// field that a setter has set and sets no longer is removed, conditions included.
+// field or condition that a setter has set before, and no longer sets, is removed.
 //
-// The node is a scratch copy: it starts as Config.Template with the name filled
-// in and holds the fields that the setters before this one have set. The setter may
-// write to it until it returns, and must not keep it. Times of conditions need not be
-// filled in: the controller does.
+// The node is a private copy. It is Config.Template with the name filled in, and with
+// the fields that earlier setters of the round have set. The setter may write to it until
+// it returns, and must not keep it. It need not fill in the times of conditions, because
+// the controller does.
 //
-// An error or a panic discards the values of this call and keeps the setter's last
-// values, which a Node that is created again has, too. So does a call that takes longer
-// than 5 s, or than its share of the 10 s that the setters of a round have, until it
-// returns: its values then go into the next round, which follows at once. A round hardly
-// waits for a setter that was late the last time. Its ctx is done after 30 s. Until every
-// setter has succeeded once, no Node is created and none that was there before is
-// written for up to GracePeriod; after that Ready is False with the reason
+// If a setter returns an error or panics, the values of this call are discarded, and its
+// last values stay. A Node that is created again has them, too. A setter is late if it
+// takes longer than 5 s, or longer than its share of the 10 s that all setters of a round
+// have. Then its last values stay until it returns, and a new round, which follows at once,
+// has the new values. A round waits for 20 ms only for a setter that was late the last time.
+// ctx is done after 30 s.
+//
+// Until every setter has succeeded once, for up to GracePeriod, the Node is neither
+// created nor, if it exists, written. After that Ready is False with the reason
 // [ReasonSetterFailed] or [ReasonSetterTimeout].
 //
 // A value that the API server would refuse, such as a label with a bad value, is left
 // out and reported once.
 //
-// Setters of one node run one after another, those of different nodes at the
-// same time. One that is late runs beside those after it. One that has not returned
-// is not called again for its node, unless the node was removed and added again.
+// Setters of one node run one after another, and setters of different nodes at the same
+// time. The setters after a late one run while it is still running. A setter that has not
+// returned is not called again for its node, unless the node was removed and added again.
 type Setter func(ctx context.Context, node *corev1.Node) error
 
-// A HealthCheck says whether the node can run pods: nil for yes. Any error
-// makes Ready False at once, with the error's text as message and, if the
-// error is a [*NotReadyError], its reason. A check that does not return within 5 s
-// counts as failed, and is not called again for this node before it returns. The next
-// call is not waited for: if it returns in time its result goes into another round,
-// which follows at once.
+// A HealthCheck returns nil if the node can run pods. Any error makes Ready False at
+// once. The error's text becomes the message of the condition and, if it is a
+// [*NotReadyError], its reason the reason. A check that does not return within 5 s counts
+// as failed, and is not called again for this node before it returns. The round after that
+// calls it again, but does not wait for the result. If the check now returns in time, its
+// result is used in another round, which follows at once.
 //
-// The checks of one node run at the same time as each other and as its setters.
+// The checks of one node run concurrently with each other and with its setters.
 type HealthCheck func(ctx context.Context, nodeName string) error
 
-// A GateFunc says whether this process may write the Node now: nil for yes. Of
-// several processes that serve one node it lets one act. The method Holds of a
-// lease.Controller is one.
+// A GateFunc returns nil if this process may write the Node now. If several processes
+// serve one node, it must return nil in at most one of them. The method Holds of a
+// lease.Controller is a GateFunc.
 //
-// While it returns an error the gate is closed. It is called before each write, and in
+// While it returns an error, the gate is closed. It is called before each write and in
 // each round, for different nodes at the same time, so it must answer from memory. A
-// panic means no, and is reported.
+// panic counts as an error, and is reported.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
-	// Required. Client reads and writes Nodes. clientset.CoreV1() is one. Its
-	// transport should be shared with the lease controller's heartbeats rather
-	// than with informers, and its rate limit must be off (QPS -1) or fit the
-	// number of nodes.
+	// Required. Client reads and writes Nodes. clientset.CoreV1() is one. It should
+	// share a connection with the lease controller, and not with informers. Its rate
+	// limit must be off (QPS -1) or be high enough for the number of nodes.
 	Client corev1client.NodesGetter
 	// Required, unless Fleet is set. NodeName is the name of the Node that is
 	// managed from the start.
 	NodeName string
 
-	// Fleet lets NodeName be empty: nodes come and go with [Controller.Add] and
-	// [Controller.Remove], and there may be none at all. Without it an empty
-	// NodeName, such as that of an unset environment variable, is refused.
+	// Fleet lets NodeName be empty. [Controller.Add] and [Controller.Remove] add
+	// and remove nodes, and there may be none. Without Fleet, New rejects an empty
+	// NodeName, because it may come from an environment variable that is not set.
 	// Default: false.
 	Fleet bool
-	// Template is the start of every node: its labels, annotations, spec
-	// and status go into each round before the setters run. Taints, providerID
-	// and the rest of the spec, ownerReferences and finalizers take effect
-	// when the Node is created, and are never changed after that. Its name
-	// must be empty or NodeName, and it must not have a Ready condition, which health
-	// checks decide about. Default: an empty Node.
+	// Template has the labels, annotations, spec and status with which each round of
+	// every node begins, before the setters run. The spec, such as taints and
+	// providerID, ownerReferences and finalizers have an effect only when the Node is
+	// created. The name must be empty or NodeName. There must be no Ready condition,
+	// because health checks decide about it. Default: an empty Node.
 	Template *corev1.Node
-	// KeepTaints are taints that every node must have: it is created with them, and
-	// they are added again if another client removes them. Taints of Template and of
-	// setters are for the creation only, and a controller that removes one, such as a
-	// cloud controller manager, is not contradicted. It needs the permission to patch
-	// nodes, and node credentials may not change taints: New refuses the combination
-	// with NodeCredentials. Default: none.
+	// KeepTaints are taints that every node must have. The Node is created with them,
+	// and they are added again if another client removes them. Taints of Template and
+	// of setters, in contrast, are set only when the Node is created, so that another
+	// controller, such as a cloud controller manager, can remove them. KeepTaints
+	// needs the permission to patch nodes. New rejects it with NodeCredentials,
+	// because a node's credentials may not change taints. Default: none.
 	KeepTaints []corev1.Taint
 	// Setters fill in the status, in this order. Default: none.
 	Setters []Setter
 	// HealthChecks decide about the Ready condition. Default: none, and Ready is
 	// True while the setters work, unless a setter sets it.
 	HealthChecks []HealthCheck
-	// Gate says whether the Node may be written. While it does not, setters and
-	// health checks run, and the Node is read when it is registered or the event
-	// handler asks for it, but nothing is written, not even at the end. One
-	// request is made without it: a Node that does not exist is created, because a
-	// lease needs it for an owner. When Gate opens again the Node is read and
-	// written whole. Call [Controller.Trigger] when it may have opened, such as
-	// from the hook PhaseChanged of the lease; otherwise the next round finds out.
-	// Default: always open.
+	// Gate decides whether the Node may be written. While it is closed, setters and
+	// health checks run, and the Node is read to register it or if the event handler
+	// asks for it. But nothing is written, not even when Run ends. There is one
+	// exception: a Node that does not exist is created, because it must own the lease.
+	// When Gate opens again, the Node is read and its whole status written. Call
+	// [Controller.Trigger] when the gate may have opened, for example from the hook
+	// PhaseChanged of the lease. Otherwise the next round notices it. Default: always
+	// open.
 	Gate GateFunc
-	// NodeCredentials says that Client authenticates as system:node:NodeName,
-	// as kubelets do. The API server lets such an identity set few of the
-	// labels under kubernetes.io and k8s.io (NodeRestriction): New refuses a
-	// Template with another one, and one that a setter sets is left out and
+	// NodeCredentials must be true if Client authenticates as system:node:NodeName,
+	// as kubelets do. The API server lets such an identity set only a few of the
+	// labels under kubernetes.io and k8s.io (NodeRestriction). New rejects a Template
+	// with another label of this kind. If a setter sets one, it is left out and
 	// reported. Default: false, for a ServiceAccount or an administrator.
 	NodeCredentials bool
 	// SyncInterval is the time between two rounds of setters and health checks.
 	// At least 100 ms. Default: DefaultSyncInterval.
 	SyncInterval time.Duration
 	// ReportInterval is the time between two writes of an unchanged status. At least
-	// SyncInterval. The first report after a change comes after between half
-	// and one and a half of it, so that a fleet spreads. Without a lease it
-	// must be below the grace period of kube-controller-manager; SyncInterval
-	// is a good choice then. Default: DefaultReportInterval.
+	// SyncInterval. After a change, the next write comes after half of the interval to
+	// one and a half, at random, so that the writes of a fleet are spread. If the node
+	// has no lease, ReportInterval must be below the grace period of
+	// kube-controller-manager; use SyncInterval. Default: DefaultReportInterval.
 	ReportInterval time.Duration
-	// GracePeriod is the silence after which another client may have set the node to
-	// Unknown: --node-monitor-grace-period of kube-controller-manager with a
-	// margin. When the process slept or the API failed for so long, the next
-	// write is complete and is based on a fresh read.
-	// Default: DefaultGracePeriod.
+	// GracePeriod should be a little less than --node-monitor-grace-period of
+	// kube-controller-manager. If nothing was written for so long, because the process
+	// was suspended or the API failed, the node may have been set to Unknown. Then the
+	// controller reads the Node, and its next write has the whole status. Default:
+	// DefaultGracePeriod.
 	GracePeriod time.Duration
 
-	// OnDeleted is the policy for a Node that another client has deleted.
-	// Default: DeletedExit.
+	// OnDeleted decides what happens if another client deletes the Node. Default:
+	// DeletedExit.
 	OnDeleted DeletedPolicy
-	// OnShutdown is the last write for a node, when Run ends and when it is removed.
-	// Default: ShutdownLeave.
+	// OnShutdown decides which last write a node gets when Run ends and when the node
+	// is removed. Default: ShutdownLeave.
 	OnShutdown ShutdownPolicy
 
-	// ShutdownTimeout bounds what OnShutdown asks for. Default:
+	// ShutdownTimeout limits the time for the last writes when Run ends. Default:
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
-	// Workers is the largest number of requests at once, and of rounds that are in
-	// their first 100 ms. Raise it for fleets with functions so slow that
-	// [Hooks.Overloaded] is called, or with an API server so slow that Nodes times its
-	// latency, divided by ReportInterval, comes near it. Default: DefaultWorkers.
+	// Workers is the largest number of requests at once, and also of rounds that are
+	// in their first 100 ms. Raise it if [Hooks.Overloaded] is called because functions
+	// are slow. Raise it also if the API server is slow: it must be larger than the
+	// number of nodes, times the latency of a request, divided by ReportInterval.
+	// Default: DefaultWorkers.
 	Workers int
 
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
-	// ErrorHandler is called with errors that the controller recovers from: with the
-	// first of each class while nodes fail with it. [Hooks.Failed] and
-	// [Hooks.SetterFailed] are called for every one. Panics in functions of Config are
-	// errors with a method Stack() []byte, which errors.As finds. It is called
-	// synchronously and must not block. Default: the logger of Run's context.
+	// ErrorHandler is called with errors that the controller recovers from. While
+	// nodes fail with errors of one class, it is called for the first error only, but
+	// [Hooks.Failed] and [Hooks.SetterFailed] for each one. The error of a panic in a
+	// function of Config has a method Stack() []byte, which errors.As finds.
+	// ErrorHandler is called synchronously and must not block. Default: the errors are
+	// logged with the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in docs/operations.md.
 	// Default: none.
@@ -186,22 +189,22 @@ type Config struct {
 	Hooks Hooks
 }
 
-// A DeletedPolicy is the policy for a Node that another client has deleted.
+// A DeletedPolicy decides what happens if another client deletes the Node.
 type DeletedPolicy int
 
 const (
 	// DeletedExit ends Run with [ErrNodeDeleted] if the node is
-	// Config.NodeName; a node that came with Add falls idle as with
-	// DeletedIdle, so that one of ten thousand does not end the others.
-	// Deleting the Node is how StatefulSets are fenced from a lost machine: a
-	// process that registers it again on its own undoes that.
+	// Config.NodeName. For a node that was added with Add it does the same as
+	// DeletedIdle, so that one node does not end ten thousand. An administrator
+	// deletes a Node to let a StatefulSet replace its pods after a machine was lost.
+	// A process that registers the Node again on its own would undo this.
 	DeletedExit DeletedPolicy = iota
 	// DeletedReregister creates the Node again after one to one and a half
-	// SyncIntervals. It is what virtual nodes want, whose pods are not fenced.
+	// SyncIntervals. It is for virtual nodes, whose pods are not replaced in this
+	// way.
 	DeletedReregister
-	// DeletedIdle makes no further call for the node until the event handler
-	// sees a Node of this name, Resync asks to look for one, or it is removed
-	// and added again.
+	// DeletedIdle sends no request for the node until the event handler sees a Node
+	// of this name, Resync is called, or the node is removed and added again.
 	DeletedIdle
 )
 
@@ -210,18 +213,20 @@ func (p DeletedPolicy) String() string {
 	return enum.Name(p, "Exit", "Reregister", "Idle")
 }
 
-// A ShutdownPolicy is the last write for a node: before Run returns, and after Remove.
+// A ShutdownPolicy decides which last write a node gets before Run returns, and after
+// Remove.
 type ShutdownPolicy int
 
 const (
-	// ShutdownLeave writes nothing: a restart within the grace period is
-	// invisible.
+	// ShutdownLeave writes nothing. A restart within the grace period changes
+	// nothing on the Node.
 	ShutdownLeave ShutdownPolicy = iota
 	// ShutdownNotReady makes Ready False with the reason [ReasonShutdown], so
-	// that the scheduler and endpoints know at once.
+	// that the scheduler sends no more pods and endpoints drop the node's pods at
+	// once.
 	ShutdownNotReady
-	// ShutdownUnregister deletes the Node, if it is still the object that was
-	// served. A kubelet's identity may not: New refuses the combination with
+	// ShutdownUnregister deletes the Node, if it is still the same object. The
+	// credentials of a node may not delete it, so New rejects the combination with
 	// Config.NodeCredentials.
 	ShutdownUnregister
 )

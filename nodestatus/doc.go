@@ -1,20 +1,20 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodestatus registers Nodes and keeps their status true: capacity,
-// addresses, conditions and other values from the program's functions, for one node
-// or for ten thousand in one process.
+// Package nodestatus registers Nodes and keeps their status up to date. Functions of the
+// program provide capacity, addresses, conditions and other values. One process can serve
+// one node or ten thousand.
 //
-// It does the work of the kubelet's node status manager. It owns the values that those
-// functions set, Ready, and the three conditions of pressure, as False if no setter sets
-// them: kube-controller-manager sets them to Unknown after an outage. It never changes
-// conditions of other writers, taints and labels of administrators, and fields that no
-// function sets.
+// It does the work of the kubelet's node status manager. It owns the values that these
+// functions set and the Ready condition. It also owns MemoryPressure, DiskPressure and
+// PIDPressure, and sets them to False if no function sets them, because
+// kube-controller-manager sets them to Unknown during an outage. It never changes other
+// conditions, an administrator's taints and labels, and fields that no function sets.
 //
 // # Usage
 //
-// A [Setter] fills in a scratch Node, and a [HealthCheck] decides about its Ready
-// condition. Both get the name of the node, so one function serves a fleet:
+// A [Setter] fills in the fields of a Node, and a [HealthCheck] decides about its Ready
+// condition. Both get the name of the node, so that one function can serve a fleet:
 //
 //	ns, err := nodestatus.New(nodestatus.Config{
 //		Client:       clientset.CoreV1(),
@@ -26,70 +26,69 @@
 //	...
 //	err = ns.Run(ctx)
 //
-// The documentation of the root package connects it with package lease.
-// [Controller.Add] and [Controller.Remove] change the set of nodes at any time.
+// The documentation of the root package shows how to connect it with package lease. In a
+// fleet, [Controller.Add] and [Controller.Remove] add and remove nodes at any time.
 //
 // # Behavior
 //
-// Registration is one POST of the whole Node, Ready last. A Node that exists is
-// adopted: it is read once and then patched. Its taints, the rest of its spec, and
-// the labels that no setter sets stay as they are.
+// A Node is registered by one POST of the whole object. A Node that exists already is
+// read once and then patched. Its taints, the rest of its spec, and the labels that no
+// setter sets stay as they are.
 //
 // After that the controller runs a round of setters and health checks every
 // SyncInterval (10 s), and at once after [Controller.Trigger]. A round never waits for
 // a request. [Controller.Flush] waits until the API server has the status of a round. A
-// change is written within 200 ms, and an unchanged status every ReportInterval (5 min),
-// which costs 12 PATCHes an hour and no GET.
+// change is written within 200 ms. An unchanged status is written every ReportInterval
+// (5 min), which costs 12 PATCHes an hour and no GET.
 //
-// A write is one strategic merge patch of the status subresource. It carries the UID,
-// so that it can't change another object of the same name; every condition that the
-// controller owns, whole; the other fields that differ from the last state that the
-// server showed; and the removal of fields that this program set before and no longer
-// sets. A condition's transition time moves if and only if its status differs from
-// that last state. If another client may have written in the meantime (after GracePeriod
-// without success, a suspension, [Controller.Resync], or a closed Gate), the controller
-// reads the Node before it writes.
+// A write is one strategic merge patch of the status subresource. It contains the UID, so
+// that it can't change another Node of the same name. It contains all conditions that the
+// controller owns, and other fields only if they differ from the Node that the API server
+// returned last. Fields that this program no longer sets are removed. The transition time
+// of a condition changes only with its status. Before a write the controller reads the Node
+// if another client may have changed it: after GracePeriod without success, after a
+// suspension of the process, after [Controller.Resync], and when the Gate opens.
 //
-// Run watches the Node of Config.NodeName, so it corrects a foreign change within a
-// second and sees a deletion at once. A fleet should have an informer of Nodes with
-// [Controller.EventHandler]. Without it a foreign Unknown stays until the next write.
+// Run watches the Node of Config.NodeName. So it notices a deletion at once, and corrects
+// changes of other clients within a second. A fleet should have an informer of Nodes with
+// [Controller.EventHandler]. Without one, a condition that kube-controller-manager has
+// set to Unknown stays until the next write.
 //
 // # Concurrency
 //
 // All methods are safe for concurrent use, and only Run and Flush block. The setters of
 // one node run one after another in the order of Config, concurrently with its health
-// checks and requests. A round holds one of Workers for at most 100 ms and then goes on
-// without it, so slow functions of some nodes hold up no others. Hooks are called without
-// locks. SetterFailed, SpecChanged and Overloaded may run at the same time as another
+// checks and requests. A round uses a worker for at most 100 ms and then continues without
+// it, so slow functions of one node do not delay other nodes. Hooks are called without
+// locks. SetterFailed, SpecChanged and Overloaded may be called at the same time as another
 // hook of the same node. A waiting node has no goroutine and no timer.
 //
 // # Failure modes
 //
-//   - A health check fails: Ready is False with its reason within one round.
-//   - A health check hangs: Ready is False after 5 s with reason HealthCheckTimeout.
-//     After three rounds [Controller.Live] fails, so the lease is no longer renewed. A
-//     check that was late is called again when it has returned, but not waited for.
-//   - A setter fails, panics or is late: its last values stay, also in a Node that is
+//   - If a health check fails, Ready is False within one round, with the error's reason.
+//   - If a health check hangs, Ready is False after 5 s with reason HealthCheckTimeout.
+//     After three rounds [Controller.Live] fails, so that the lease is not renewed.
+//   - If a setter fails, panics or is late, its last values stay, also in a Node that is
 //     created again; see [Setter]. The first creation waits for setters that have not
 //     succeeded yet, for up to GracePeriod.
-//   - There are too few Workers: the log and [Hooks.Overloaded] have the arithmetic.
-//   - The API server is away: the controller retries without limit after 200 ms to
-//     7 s, less up to half of it at random, and honors a Retry-After of up to 30 s.
-//     Live keeps returning nil.
-//   - The API server refuses (401, 403, 422): the same after 7 s to 30 s. Parts of the
-//     status that it can't store are left out and reported once.
-//   - The Node is deleted, or is another object: [DeletedPolicy]; another object is
-//     adopted, because the name is the identity. A
-//     404 that is not about the Node, such as a proxy's, is no deletion.
-//   - Two processes serve one node: with Gate one of them writes. Without Gate both
-//     write, at most once a SyncInterval after a foreign change.
-//   - The clock steps: only the times in conditions come from it. A forward step of
-//     more than GracePeriod costs one read.
+//   - If there are too few Workers, [Hooks.Overloaded] and the log show the numbers.
+//   - If the API server is away, the controller retries without limit, after 200 ms to
+//     7 s, less up to half of it at random. It honors a Retry-After of up to 30 s. Live
+//     keeps returning nil.
+//   - If the API server refuses a write (401, 403, 422), the delay is 7 s to 30 s. Parts
+//     of the status that it can't store are left out and reported once.
+//   - If the Node is deleted, [DeletedPolicy] decides. If it is replaced by another
+//     object, that one is adopted, because the name is the identity. A 404 that is not
+//     about the Node, such as that of a proxy, does not count.
+//   - If two processes serve one node, a Gate lets one of them write. Without Gate both
+//     write, and each corrects the other at most once a SyncInterval.
+//   - If the clock is set, only the times of conditions change. A step forward of more
+//     than GracePeriod costs one read.
 //
 // # Compatibility
 //
-// Needs only core/v1. It compares resource versions, which are ordered by contract
-// since Kubernetes 1.35 (KEP-5504), and on etcd always were.
+// The package needs only core/v1. It compares resource versions, whose order Kubernetes
+// guarantees since 1.35 (KEP-5504); with etcd they always had it.
 //
 // docs/operations.md has the metrics, events, log lines and permissions.
 package nodestatus

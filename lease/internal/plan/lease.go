@@ -3,10 +3,10 @@
 
 // Package plan decides what package lease does next with the lease of one node.
 //
-// A turn is one visit to a node: from the answers of Gate and Owner to the last
-// answer of the API server. [Lease.Apply] takes facts, [Lease.Next] returns the next
-// action, and [Lease.Check] says which invariant is broken. The package calls no
-// function of a Config, reads no clock and sends nothing.
+// A turn is one visit to a node. It begins with the results of Gate and Owner, and ends
+// with the last answer of the API server. [Lease.Apply] records facts, [Lease.Next] returns
+// the next action, and [Lease.Check] returns which invariant is broken. The package calls
+// no function of a Config, reads no clock and sends no request.
 package plan
 
 import (

@@ -1,9 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status decides what package nodestatus does about one node. It does no I/O:
-// Apply takes in facts, such as the result of a round of setters or the answer of the
-// API server, and Next returns the request that follows from them.
+// Package status decides what package nodestatus does next for one node. Apply records
+// facts, such as the result of a round of setters or an answer of the API server. Next
+// returns the next request. The package does no I/O.
 package status
 
 import (
