@@ -26,23 +26,23 @@ const (
 	// DefaultRelistWatched is the time between two calls of List if the provider
 	// is a Watcher.
 	DefaultRelistWatched = 2 * time.Minute
-	// DefaultPendingAfter is the time that a status without news waits for the next
-	// one, so that one write has both.
+	// DefaultPendingAfter is the time that a status with little news waits for the
+	// next status, so that one write is enough for both.
 	DefaultPendingAfter = time.Second
 	// DefaultMaxCalls is the number of concurrent calls of Start and Update, and
-	// also of Stop and Release. A call in flight costs a goroutine; the limit bounds
-	// the goroutines of a backend that hangs.
+	// also of Stop and Release. Each call needs a goroutine, so this limits the number
+	// of goroutines if the backend hangs.
 	DefaultMaxCalls = 512
 	// DefaultShutdownTimeout is the time for storing the final statuses that are
 	// known when Run's context is done.
 	DefaultShutdownTimeout = 5 * time.Second
 	// DefaultOrphanDelay is the time that an instance must be without a pod before
-	// the API is asked about it.
+	// the pod is read from the API.
 	DefaultOrphanDelay = 30 * time.Second
 	// DefaultMassHold is the time that many instances without pods keep running.
 	DefaultMassHold = 10 * time.Minute
-	// DefaultOfflineAfter is the time without an answer after which the pods of the
-	// Checkpoint start.
+	// DefaultOfflineAfter is the time without an answer of the API server after which
+	// the pods of the Checkpoint start.
 	DefaultOfflineAfter = 30 * time.Second
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "podsync"
@@ -66,21 +66,20 @@ const (
 	horizon = core.Horizon
 )
 
-// A GateFunc reports whether this process may act for a node: nil if it may, or
-// an error that says why not, for example because another process renews the
-// node's lease.
+// A GateFunc returns nil if this process may act for a node. Otherwise it returns an
+// error with the reason, for example that another process renews the node's lease.
 //
-// It is called before each provider call, each List and each request of a pod, and each
-// second while it returns an error. It is called for several pods at the same time, so
-// it must answer from memory. It must return when ctx is done.
+// It is called before each provider call, each List and each request about a pod. While it
+// returns an error, it is also called each second. It is called for several pods at the
+// same time, so it must answer from memory. It must return when ctx is done.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
 	// Required. Client writes the status of pods and deletes them.
-	// clientset.CoreV1() is one. Its rate limit should be off (QPS -1): the
-	// default of client-go is five requests a second, for all pods together.
+	// clientset.CoreV1() is one. Its rate limit should be off (QPS -1), because the
+	// default of client-go is five requests a second for all pods together.
 	Client corev1client.PodsGetter
 	// Required. Provider runs the pods. It may also implement [Updater], [Watcher],
 	// [Inspector], [Releaser], [Admitter] and [Annotator].
@@ -89,10 +88,10 @@ type Config struct {
 	// run.
 	NodeName string
 
-	// Informer shows the pods. The program runs it; its objects must be of type
-	// *corev1.Pod, or *CompactPod with the transform [Compact]. With it one
-	// Controller can serve many nodes: see Owns. Default: the Controller runs its
-	// own, which selects spec.nodeName=NodeName on the server.
+	// Informer delivers the pods. The program must run it. Its objects must be of type
+	// *corev1.Pod, or *CompactPod with the transform [Compact]. With an Informer one
+	// Controller can serve many nodes, see Owns. Default: the Controller runs its own
+	// informer, which selects spec.nodeName=NodeName on the server.
 	Informer cache.SharedIndexInformer
 	// Owns reports whether the Controller runs a pod of Informer. It must not
 	// change the pod, and its result must not change during the pod's life.
@@ -101,39 +100,46 @@ type Config struct {
 	Owns func(pod *corev1.Pod) bool
 	// Gate reports whether this process may act for a node. While it returns an
 	// error, the Controller starts and stops nothing on the node and writes nothing
-	// about its pods; afterwards the pods are reconciled with a new List. Two
-	// processes with one node name need it, or each pod runs twice.
+	// about its pods. When it returns nil again, the pods are reconciled with a new List.
+	// If two processes may have one node name, they need a Gate, or each pod runs twice.
 	// lease.Controller.Holds is one. Default: the process may always act.
 	Gate GateFunc
-	// Checkpoint stores the pods that this node has accepted and that have not ended. If the
-	// API server can't be reached for OfflineAfter when Run begins, they are started or
-	// adopted from it. When the API is back, it decides: a pod that was deleted ends, and one
-	// that was changed is updated. The Gate still decides too: with lease.Controller.Holds
-	// nothing starts offline, because another process could hold the node by now. A program
-	// that fences otherwise, for example by a lock on its only machine, hands over a Gate that
-	// says so; no two processes run one pod then if that lock is as good as the lease. It
-	// needs the Controller's own informer. Default: none, and no pod starts while the API is
-	// away. ConfigMaps and Secrets are the provider's part.
+	// Checkpoint stores the pods that this node has accepted and that have not ended. If
+	// the API server can't be reached for OfflineAfter when Run begins, these pods are
+	// started or adopted. When the API server is back, its pods count: a pod that was
+	// deleted is stopped, and a pod that was changed is updated.
+	//
+	// While the API server is away, pods start only if Gate returns nil. With
+	// lease.Controller.Holds no pod starts, because another process could hold the lease
+	// by now. A program may be fenced in another way, for example by a lock on the only
+	// machine that it can run on. Then its Gate can return nil while it holds that lock.
+	//
+	// Checkpoint needs the Controller's own informer. ConfigMaps and Secrets are not
+	// stored; the provider must store them. Default: none, and no pod starts while the
+	// API server is away.
 	Checkpoint Checkpoint
 	// OfflineAfter is the time without an answer of the API server, from the beginning of
-	// Run, after which the pods of the Checkpoint start. An answer is any except 502, 503 and
-	// 504. After a 401 or 403 they never start. Default: DefaultOfflineAfter.
+	// Run, after which the pods of the Checkpoint start. The codes 502, 503 and 504 do not
+	// count as answers. After a 401 or 403 these pods never start. Default:
+	// DefaultOfflineAfter.
 	OfflineAfter time.Duration
 	// Policy decides cases for which programs need different behavior. Default: the
 	// zero Policy.
 	Policy Policy
 
-	// Relist is the time between two calls of List, give or take a tenth of
-	// it. Default: DefaultRelistWatched for a Watcher, else DefaultRelist.
+	// Relist is the time between two calls of List, plus or minus a tenth.
+	// Default: DefaultRelistWatched for a Watcher, otherwise DefaultRelist.
 	Relist time.Duration
-	// PendingAfter is the time that the first status waits for the pod to run, that
-	// the status of a stopping pod waits for its end, and that a status in which only
-	// details have changed, such as addresses and IDs, waits for the next one. A
-	// negative value means that they do not wait. Default: DefaultPendingAfter.
+	// PendingAfter is the time that a status waits for the next status, so that one write
+	// is enough for both. The first status waits until the pod runs, and the status of a
+	// stopping pod waits until the pod has ended. A status in which only details have
+	// changed, such as addresses and IDs, waits for any other. If PendingAfter is
+	// negative, they do not wait. Default: DefaultPendingAfter.
 	PendingAfter time.Duration
 	// MaxCalls is the number of concurrent calls of Start and Update, and also of
-	// Stop and Release, for backends that take fewer: a batch system, or a program that sets
-	// NumWorkers of virtual-kubelet. Default: DefaultMaxCalls.
+	// Stop and Release. Set it for a backend that can't take the default, such as a batch
+	// system, or to the NumWorkers that a program has set for virtual-kubelet. Default:
+	// DefaultMaxCalls.
 	MaxCalls int
 	// ShutdownTimeout is the time that Run continues after its context is done, to
 	// store final statuses. Default: DefaultShutdownTimeout.
@@ -144,19 +150,20 @@ type Config struct {
 	// ErrorHandler is called with errors that the controller recovers from. Repeats
 	// of the same class are suppressed until a call succeeds;
 	// [Hooks.ProviderCall] and [Hooks.APICall] get every error. It is called
-	// synchronously and must not block. Default: the logger of Run's context.
+	// synchronously and must not block. Default: the errors are logged with the logger of
+	// Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records Warning events: see docs/operations.md.
 	// Default: none.
 	EventRecorder events.EventRecorder
 	// ContainerEvents records the Normal events that a kubelet records about
-	// containers: Pulled, Created, Started and Killing. They follow from changes of
-	// container statuses. Programs look for the events of the source "kubelet":
-	// create the recorder with that name. Default: none.
+	// containers: Pulled, Created, Started and Killing. The controller derives them from
+	// changes of container statuses. Create the recorder with the name "kubelet", because
+	// other programs look for events of that source. Default: none.
 	ContainerEvents events.EventRecorder
-	// HostIPs returns the addresses of a node, the primary one first. They are
-	// status.hostIP and hostIPs unless the provider reports others, and podIP and
-	// podIPs of a pod that uses the host's network. It is called before each
+	// HostIPs returns the addresses of a node, the primary one first. They become
+	// status.hostIP and hostIPs, unless the provider reports others. They also become podIP
+	// and podIPs of a pod that uses the host's network. HostIPs is called before each
 	// status write, and must answer from memory. Default: none.
 	HostIPs func(nodeName string) []string
 	// Hooks observe calls, requests and stages. Default: none.
@@ -169,46 +176,50 @@ type Policy struct {
 	// Lost decides about a pod that had started and that the provider no longer
 	// holds. Default: LostByRestartPolicy.
 	Lost LostPolicy
-	// OrphanDelay is the time that List must have returned an instance without a
-	// pod before the API is asked. Default: DefaultOrphanDelay.
+	// OrphanDelay is the time that List must have returned an instance without a pod
+	// before the controller reads the pod from the API. Default: DefaultOrphanDelay.
 	OrphanDelay time.Duration
-	// ExclusiveBackend says that every instance that List returns was started
-	// for Config.NodeName, as if State.NodeName said so. Without it, and without
-	// State.NodeName, an orphan is stopped only if the API answers a GET of its
-	// pod with 404; the credentials of a node get 403, and the orphan is kept
-	// and reported.
+	// ExclusiveBackend promises that every instance that List returns was started for
+	// Config.NodeName. Then State.NodeName is not needed. Without either of them, an orphan
+	// is stopped only if the API answers a GET of its pod with 404. If the client has the
+	// credentials of a node, the answer is 403, and the orphan is kept and reported.
+	// Default: false.
 	ExclusiveBackend bool
-	// CompleteList says that a List without an error is always complete, as that of a
-	// provider that keeps its pods in its own memory. A pod that it leaves out is lost, also
-	// if all are: such a provider must not wait for MassHold when it has started again.
+	// CompleteList promises that a List without an error is always complete, as it is
+	// if the provider keeps its pods only in its own memory. Then pods that the List leaves
+	// out count as lost without waiting for MassHold, even if it leaves out all. Otherwise
+	// the pods of such a provider would wait for MassHold after each restart. Default: false.
 	CompleteList bool
-	// MassHold is the time that the API must say that pods are gone before their
-	// instances are stopped, if more than five and more than a quarter of the
-	// provider's pods are gone, or all of two or more. So many are probably a
-	// mistake, such as a wrong cluster or an API server that was restored from a
-	// backup. So are pods that were replaced under their own names, if the API server shows
-	// an older state than before. A new process can't know that: to it they are instances
-	// without pods, which are held just so, even if they were replaced in an ordinary way
-	// while no process ran.
+	// MassHold delays the end of many pods at once. It applies if more than five pods and
+	// more than a quarter of the provider's pods are affected, or if the provider has two
+	// or more and all are affected. There are two cases:
 	//
-	// It is also the time that the provider's List must leave out pods before they count as
-	// lost, if it leaves out as many: a back end that fails may answer with an empty list. Pods
-	// that an [Inspector] does not know are not held, nor any with CompleteList.
+	// The API shows that pods are gone. Their instances are stopped when the API has shown
+	// this for MassHold, because it may be a mistake, such as a wrong cluster or an API
+	// server that was restored from a backup. It also applies to pods that were replaced by
+	// pods with the same names, if the API server shows an older state than before. A new
+	// process can't know the state before. Therefore it keeps all instances whose pods were
+	// replaced, also if that was right and happened while no process ran.
 	//
-	// [Hooks.MassOrphans] is called in the meantime. The time begins again
-	// with each process. A negative value means that the instances are never
-	// stopped, and the pods never lost. Default: DefaultMassHold.
+	// The provider's List leaves out pods. They count as lost when List has left them out
+	// for MassHold, because a backend that fails may return an empty list. MassHold does
+	// not apply to pods that an [Inspector] does not know, nor with CompleteList.
+	//
+	// [Hooks.MassOrphans] is called in the meantime. A new process begins to wait again; only
+	// for pods that List leaves out does it continue, if there is a Checkpoint. If MassHold is
+	// negative, the instances are never stopped and the pods never lost. Default:
+	// DefaultMassHold.
 	MassHold time.Duration
-	// UpdateMetadata calls Update also for a change of labels or annotations.
-	// Default: only for a change of the spec.
+	// UpdateMetadata calls Update also after a change of labels or annotations.
+	// Default: only after a change of the spec.
 	UpdateMetadata bool
-	// TrustPhase takes the phase from State.Status.Phase if it is set, for
-	// providers that have no container statuses. Default: the phase is derived
+	// TrustPhase takes the phase from State.Status.Phase if the provider sets it. It is
+	// for providers that have no container statuses. Default: the phase is derived
 	// from container statuses.
 	TrustPhase bool
 }
 
-// A LostPolicy decides about pods that the provider has lost.
+// A LostPolicy decides what happens to pods that the provider has lost.
 type LostPolicy int
 
 const (

@@ -16,16 +16,15 @@ import (
 
 // The defaults of Config.
 const (
-	// DefaultServiceAge is how old a list of Services may be.
+	// DefaultServiceAge is the greatest age of a list of Services.
 	DefaultServiceAge = 5 * time.Second
 	// DefaultCallTimeout is the deadline of one API call.
 	DefaultCallTimeout = 10 * time.Second
 )
 
-// Config configures a Resolver. clientset.CoreV1() is each of the clients in it but
-// Certificates.
-// The zero value of every optional field means the default that its comment
-// states.
+// Config configures a Resolver. The zero value of every optional field means the
+// default that its comment states. clientset.CoreV1() can be the value of each client
+// except for Certificates.
 type Config struct {
 	// Required. ConfigMaps reads ConfigMaps, one at a time.
 	ConfigMaps corev1client.ConfigMapsGetter
@@ -33,38 +32,37 @@ type Config struct {
 	Secrets corev1client.SecretsGetter
 
 	// Services lists the Services of a pod's namespace and reads the Service
-	// kubernetes of the namespace default, for the variables that name them. Default:
-	// none, and those variables are left out.
+	// kubernetes of the namespace default, for the variables with their addresses.
+	// Default: none, and these variables are left out.
 	Services corev1client.ServicesGetter
-	// ServiceAccounts makes the tokens of projected volumes. Default: none, and
-	// volumes that ask for one are an error.
+	// ServiceAccounts requests the tokens of projected volumes. Default: none, and a
+	// volume with a token is an error.
 	ServiceAccounts corev1client.ServiceAccountsGetter
 	// Certificates requests the certificates of podCertificate volumes and reads the
 	// bundles of clusterTrustBundle volumes, which Kubernetes has by default since
-	// 1.37; for example clientset.CertificatesV1(). It needs ServiceAccounts and Nodes.
-	// Default: none, and volumes that ask for such are an error.
+	// 1.37. clientset.CertificatesV1() is one. It also needs ServiceAccounts and Nodes.
+	// Default: none, and such volumes are an error.
 	Certificates CertificatesClient
-	// Nodes reads the Node of a pod that asks for a certificate. Required with
+	// Nodes reads the Node of a pod that has a podCertificate volume. Required with
 	// Certificates.
 	Nodes corev1client.NodesGetter
-	// Allocatable returns the node's allocatable resources, which stand in for
-	// limits of cpu, memory and ephemeral storage that a pod doesn't set. It is
-	// called at any time, from any goroutine. Default: such limits have the value
-	// 0.
+	// Allocatable returns the node's allocatable resources. They replace limits of
+	// cpu, memory and ephemeral storage that a pod doesn't set. It is called at any
+	// time, from any goroutine. Default: such limits have the value 0.
 	Allocatable func() corev1.ResourceList
-	// ReadFile returns the file at a slash-separated path in a volume of the pod,
-	// for variables with a fileKeyRef (KEP-3721); fs.ErrNotExist if there is none.
-	// The path is local: it doesn't lead out of the volume by its spelling, but
-	// symbolic links are ReadFile's to mind, as with os.Root. Default: none, and
-	// such variables are an error.
+	// ReadFile returns the content of a file in a volume of the pod, for variables with
+	// a fileKeyRef (KEP-3721), or fs.ErrNotExist. The path is slash-separated and local,
+	// as filepath.IsLocal has it. But ReadFile must make sure that no symbolic link
+	// leads out of the volume, for example with os.Root. Default: none, and such
+	// variables are an error.
 	ReadFile func(ctx context.Context, pod *corev1.Pod, volume, path string) ([]byte, error)
 
-	// ServiceAge is how old a list of Services may be. Links are a picture of the
-	// moment in any case: a container doesn't learn of a Service that comes after
-	// it. Default: DefaultServiceAge.
+	// ServiceAge is the greatest age of a list of Services. A container doesn't get the
+	// variables of a Service that is created after its start anyway. Default:
+	// DefaultServiceAge.
 	ServiceAge time.Duration
-	// CallTimeout is the deadline of one API call, its retries inside client-go
-	// included. Default: DefaultCallTimeout.
+	// CallTimeout is the deadline of one API call, including retries inside client-go.
+	// Default: DefaultCallTimeout.
 	CallTimeout time.Duration
 }
 

@@ -5,9 +5,9 @@
 // variables, command and arguments, and the files of ConfigMap, Secret, downward
 // API and projected volumes.
 //
-// Its users start containers: a provider of package podsync, a kubelet, a
-// tool that runs a pod's command elsewhere. It reads single objects when they are
-// needed, as the Node authorizer allows, and has no informers.
+// It is for programs that start containers: providers of package podsync, kubelets, and
+// tools that run a pod's command elsewhere. It reads single objects when they are
+// needed, because the Node authorizer allows no more, and has no informers.
 //
 // # Usage
 //
@@ -22,64 +22,64 @@
 //
 // # Behavior
 //
-// Variables are defined in this order, a later definition over an earlier one: the
-// Services of the pod's namespace and kubernetes (see Config.Services), the sources
-// of envFrom, the variables of env. References $(NAME) in values, command and args
-// are expanded from the variables before them; see [Expand]. Values from a
-// source are not expanded.
+// Variables come from three places: the Services of the pod's namespace and the Service
+// kubernetes (see Config.Services), then envFrom, then env. If a variable is defined
+// twice, the later definition counts. References $(NAME) in values, command and args are
+// replaced by variables that were defined before; see [Expand]. They are not replaced in
+// values that come from other objects, such as ConfigMaps.
 //
-// All sources of the API are known: fieldRef, resourceFieldRef, configMapKeyRef,
-// secretKeyRef, and fileKeyRef where Config.ReadFile is set. Limits that the
-// container doesn't set are those of the pod, else the node's allocatable.
+// The package supports all sources of the API: fieldRef, resourceFieldRef,
+// configMapKeyRef, secretKeyRef and, if Config.ReadFile is set, fileKeyRef. If a container
+// does not set a limit, resourceFieldRef returns the limit of the pod or, if that is not
+// set either, the node's allocatable resources.
 //
-// A pod has its addresses only once it runs somewhere. Variables that need one
-// before that don't fail: they are left out and named in Environment.Late. Resolve
-// again with [Addresses] when the address is known; it costs no request.
+// A pod gets its addresses only when it runs. Variables that need an address which is not
+// known yet are no error. They are left out and named in Environment.Late. When the
+// address is known, resolve again with [Addresses]. This costs no request.
 //
-// The result has no random order: the same pod and the same objects give the same
-// slices.
+// The order of the result is not random: the same pod and objects give the same slices.
 //
 // # Requests and caching
 //
-// A ConfigMap or a Secret is read by one GET at the first use by a [Pod] and kept as
-// long as that value. Nothing is shared between Pods but requests: those who ask
-// for the same object while a request is under way share the next one. So a burst
-// of pods with one ConfigMap costs few requests, and each pod sees the object as it
-// was after the pod was handed over, or newer. Lists of Services, from the API
-// server's watch cache, are kept for Config.ServiceAge.
+// A [Pod] reads a ConfigMap or a Secret by one GET when it needs it first, and keeps the
+// object as long as the Pod is in use. Pods do not share objects, but they share requests:
+// all Pods that need an object while a request for it is in flight wait for one more
+// request. So a burst of pods with one ConfigMap costs few requests, and no pod gets an
+// object that was read before the call of [Resolver.Pod]. Lists of Services come from the
+// API server's watch cache, and are kept for Config.ServiceAge.
 //
-// A [Memory] keeps what a pod has read for a later start while the API server can't be
-// reached: see [Resolver.Recall].
+// A [Memory] stores the objects that a pod has read, so that its containers can start
+// again while the API server can't be reached; see [Resolver.Recall].
 //
 // # Concurrency
 //
-// [Resolver] and [Pod] are safe for concurrent use. Objects that a client returned
-// and the caller's pod are never changed; the results belong to the caller. A
-// request that a caller no longer waits for ends within Config.CallTimeout.
+// [Resolver] and [Pod] are safe for concurrent use. They never change the caller's pod or
+// an object that a client returned. The caller may change the results. A request ends
+// within Config.CallTimeout, even if its caller no longer waits for it.
 //
 // # Failure modes
 //
-// A missing source is a [*SourceError] that names container, field, object and key.
-// All of them are joined, so that one event lists everything to create. [CanWait]
-// tells a pod that may yet start from one that never will. Failures of the API are
-// returned as they are, within a SourceError. There are no retries: the caller has
-// a backoff already.
+// If a source is missing, the error is a [*SourceError] that names the container, the
+// field, the object and the key. The errors of all missing sources are joined, so that one
+// event can list everything that an administrator must create. [CanWait] reports whether
+// the pod can start when they exist. API errors are wrapped in a SourceError and not
+// changed. There are no retries, because the caller must have a backoff anyway.
 //
-// While the API server can't be reached, [Resolver.Recall] uses the objects and tokens of
-// the last time, and after one failed request it makes no other for what it remembers.
-// Answers with 403 and 404 count: an object that was deleted is missing. Certificates are
-// not remembered.
+// While the API server can't be reached, a pod of [Resolver.Recall] uses the objects and
+// tokens of its Memory. After one failed request it sends no other request for them.
+// Answers with 403 and 404 count as answers: an object that was deleted is missing.
+// Certificates are not stored.
 //
 // # Permissions
 //
-// get on configmaps and secrets; list and get on services; create on
-// serviceaccounts/token if Config.ServiceAccounts is set. If Config.Certificates is
-// set: get on serviceaccounts and nodes, create and list on podcertificaterequests, get
-// and list on clustertrustbundles. A node's credentials have them all for the pods bound
-// to it.
+// The client needs get for configmaps and secrets, and list and get for services. If
+// Config.ServiceAccounts is set, it needs create for serviceaccounts/token. If
+// Config.Certificates is set, it needs get for serviceaccounts and nodes, create and list
+// for podcertificaterequests, and get and list for clustertrustbundles. The credentials of
+// a node have all these permissions for the pods that are bound to it.
 //
 // # Compatibility
 //
-// The rules are those of Kubernetes 1.37. Names of variables may have any character
-// but "=" (KEP-4369).
+// The rules are those of Kubernetes 1.37. The name of a variable may contain any
+// character except "=" (KEP-4369).
 package podenv

@@ -19,7 +19,7 @@ import (
 
 // The defaults of Config.
 const (
-	// DefaultRelist is the time between two lists of a Runtime that is no Watcher.
+	// DefaultRelist is the time between two lists of a Runtime that is not a Watcher.
 	DefaultRelist = time.Second
 	// DefaultRelistWatched is the time between two lists of a Watcher.
 	DefaultRelistWatched = time.Minute
@@ -42,76 +42,78 @@ type Config struct {
 	// Required. Runtime runs the containers.
 	Runtime Runtime
 	// Required. Root is the absolute path of a directory for pods, volumes and
-	// records. It is created. One process at a time may use it, and Run of a second
-	// one returns ErrRootInUse. It holds Secrets, so only its owner can read it.
+	// records. It is created. Only one process at a time may use it: Run of a second one
+	// returns ErrRootInUse. Only its owner can read it, because it may contain Secrets.
 	Root string
 	// Required. Environment resolves environment variables and volumes.
 	Environment *podenv.Resolver
 	// Required. HostIPs are the addresses of the node, the primary one first. They
-	// are also those of pods in the network of the host, and of all pods if the
-	// Runtime is no Sandboxer.
+	// are also the addresses of pods that use the host's network, and of all pods if
+	// the Runtime is not a Sandboxer.
 	HostIPs []string
 
-	// Allocatable returns the resources that all pods together may request, at
-	// admission and after a resize. It is called at any time, from any goroutine.
-	// Default: pods are not counted.
+	// Allocatable returns the resources that all pods together may request. A pod that
+	// exceeds them is not admitted, and a resize that does must wait. It is called at any
+	// time, from any goroutine. Default: no limit.
 	Allocatable func() corev1.ResourceList
 	// Node returns the Node as this process saw it last, or nil if it is not known
 	// yet. A pod is rejected if its node selector or required node affinity does not
-	// match the labels, or if it does not tolerate a NoExecute taint. Default:
-	// neither is compared.
+	// match the Node's labels, or if it does not tolerate a NoExecute taint. Default:
+	// labels and taints are not compared.
 	Node func() *corev1.Node
-	// ReadNode reads the Node from the API. Admit calls it before it rejects a pod for
-	// labels or taints. Default: Node returns the current version.
+	// ReadNode reads the Node from the API. Admit calls it before it rejects a pod
+	// because of labels or taints. Default: the result of Node is used.
 	ReadNode func(ctx context.Context) (*corev1.Node, error)
-	// Evict ends a pod that exceeds the size limit of an emptyDir volume or its limit
-	// of ephemeral storage: it is Evict of the podsync.Controller. Default: these
-	// limits are not enforced on disks.
+	// Evict stops a pod that exceeds the size limit of an emptyDir volume or its limit
+	// of ephemeral storage. Use Evict of the podsync.Controller. Default: these limits
+	// are not enforced on disks.
 	Evict func(ref podsync.Ref, eviction podsync.Eviction) error
 	// DiskInterval is the time between two measurements of disk usage. It is longer if
 	// the measurements take more than a tenth of the time. Default:
 	// DefaultDiskInterval.
 	DiskInterval time.Duration
-	// Pod returns the newest version of a pod, or nil. Labels and annotations
-	// change without an Update; volumes with them follow, and so does the environment of
-	// each start. Default: the version that was handed over last.
+	// Pod returns the newest version of a pod, or nil. It is needed for labels and
+	// annotations, because Update may not be called when they change. Volumes with
+	// labels and annotations follow changes, and each start of a container uses the newest
+	// values. Default: the version of the last call of Start or Update.
 	Pod func(ref podsync.Ref) *corev1.Pod
-	// GRPC runs gRPC probes. Default: none, and pods that have them are rejected.
+	// GRPC runs gRPC probes. Default: none, and pods with such probes are rejected.
 	GRPC GRPCProber
 	// DNS has the addresses and the domain of the cluster's DNS service, and the
 	// node's own configuration. It is used if the Runtime is a Sandboxer. Default:
 	// pods have an empty resolv.conf.
 	DNS ClusterDNS
-	// Backoff holds back restarts of containers. Default: the kubelet's constants.
+	// Backoff delays restarts of containers. Default: the kubelet's constants.
 	Backoff Backoff
 	// Relist is the time between two lists of all containers. Default:
-	// DefaultRelistWatched if the Runtime is a Watcher, else DefaultRelist.
+	// DefaultRelistWatched if the Runtime is a Watcher, otherwise DefaultRelist.
 	Relist time.Duration
-	// VolumeRefresh is the time between two reads of volumes with data from the
-	// API; volumes with tokens are read when a token must be renewed. Default:
-	// DefaultVolumeRefresh.
+	// VolumeRefresh is the time between two reads of the ConfigMaps, Secrets and pod
+	// fields in volumes. Volumes with tokens are read when a token must be renewed.
+	// Default: DefaultVolumeRefresh.
 	VolumeRefresh time.Duration
-	// Volumes mounts the volumes of other kinds than those of the package comment, by the name
-	// of their source in the API: "persistentVolumeClaim", "csi", "nfs" or "image", for example.
-	// Default: none. A pod with a volume of such a kind waits with an event FailedMount; a
-	// program that would rather reject it does that with a [Checker].
+	// Volumes mounts volumes of kinds that the package comment does not list. The keys
+	// are the names of the volume sources in the API, for example "persistentVolumeClaim",
+	// "csi", "nfs" or "image". Without a plugin, a pod with such a volume waits, with an
+	// event FailedMount. A program can reject such pods with a [Checker]. Default: none.
 	Volumes map[string]VolumePlugin
-	// Sealer encrypts the Secrets and tokens that containers have read for inputs.json in the
-	// directory of their pod, so that they can start again in the next process while the API
-	// server can't be reached. Default: none; ConfigMaps and Services are on disk, and a
-	// container with a variable of a Secret waits for the API server then, as does a pod whose
-	// Secrets or tokens were in memory when the machine was restarted.
+	// Sealer encrypts the Secrets and tokens that containers have read, so that they can be
+	// stored in the file inputs.json of their pod. Then the containers can start again in the
+	// next process while the API server can't be reached. ConfigMaps and Services are stored
+	// without it. Without Sealer, a container with a variable from a Secret waits until the
+	// API server is back. So does a pod whose Secrets or tokens were in a tmpfs when the
+	// machine was restarted. Default: none.
 	Sealer podenv.Sealer
-	// MaxStarts is the number of containers and sandboxes that are started at once:
-	// the containers of pods that have a sandbox go first, and then the oldest pods.
+	// MaxStarts is the largest number of containers and sandboxes that are being started
+	// at once. Containers of pods that have a sandbox come first, and then the oldest pods.
 	// Default: DefaultMaxStarts.
 	MaxStarts int
-	// CallTimeout is the deadline of a call of the Runtime that does not wait for
-	// a container. Start, SetUpPod and Stop have none of their own. Default:
+	// CallTimeout is the deadline of calls of the Runtime that do not wait for a container,
+	// such as List and Remove. Start, SetUpPod and Stop have no such deadline. Default:
 	// DefaultCallTimeout.
 	CallTimeout time.Duration
-	// EventRecorder records failures of pods and containers, and restarts for a
-	// probe or a change of the specification. Starts and ends are recorded by
+	// EventRecorder records failures of pods and containers, and restarts because of a
+	// probe or a changed spec. Starts and ends are recorded by
 	// podsync.Config.ContainerEvents. Default: none.
 	EventRecorder events.EventRecorder
 }

@@ -1,9 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podruntime runs pods with a container runtime: it is the part of a
-// kubelet between package podsync, which handles whole pods, and a runtime that
-// starts and stops single containers.
+// Package podruntime runs pods with a container runtime. Like a kubelet, it decides
+// which containers of a pod start, restart and stop. It is the part between package
+// podsync, which handles whole pods, and a runtime, which handles single containers.
 //
 // # Usage
 //
@@ -22,69 +22,65 @@
 //	group.Go(provider.Run)
 //	group.Go(pods.Run)
 //
-// A Runtime with more abilities has the methods of [Watcher], [Execer], [LogTailer],
-// [Puller], [Sandboxer], [Resizer], [PodResizer], [DiskMeter], [PodChecker] or [Checker].
-// [Claims] prepares the devices of resource claims for it. Package podruntimetest tests a
-// Runtime.
+// A Runtime may also implement [Watcher], [Execer], [LogTailer], [Puller], [Sandboxer],
+// [Resizer], [PodResizer], [DiskMeter], [PodChecker] or [Checker]. [Claims] prepares the
+// devices of resource claims for it. Package podruntimetest tests a Runtime.
 //
 // # Behavior
 //
-// Init containers run one after the other; a sidecar, an init container with
-// restartPolicy Always, must have started before the next one. Regular containers
-// then start together. A container that has ended starts again as the restart
-// policies of pod and container and the restart rules say, after a back-off. The
-// rule action RestartAllContainers and the loss of the sandbox end all containers
-// and begin with the first init container. Ephemeral containers run once.
+// Init containers run one after the other. A sidecar (an init container with
+// restartPolicy Always) must have started before the next one. Regular containers
+// then start together. A container that has ended is restarted after a backoff, if the
+// restart policies of pod and container and the restart rules say so. The rule action
+// RestartAllContainers and the loss of the sandbox end all containers, and the pod begins
+// again with the first init container. Ephemeral containers run once.
 //
-// The postStart hook runs first, then the startup probe, then the liveness probe and the
-// readiness probe, which goes on until the container has ended. If one of the first three
-// fails, the container is ended within its grace period. If a pod ends, all preStop hooks
-// run at the beginning, regular containers are asked to end after their hooks, and
-// sidecars follow from the last to the first. Every container has at least two seconds
-// between the request and the kill.
+// The postStart hook runs first, then the startup probe. Then the liveness and readiness
+// probes begin; the readiness probe continues until the container has ended. If the hook,
+// the startup probe or the liveness probe fails, the container is stopped within its grace
+// period. When a pod is stopped, all preStop hooks start at once. Each regular container is
+// asked to end after its hook, and then the sidecars from the last to the first. Every
+// container has at least two seconds before it is killed.
 //
-// Volumes of ConfigMaps, Secrets and pod fields follow changes, all files of a
-// volume at once. Tokens are renewed after 80 % of their life, or after a day. Secrets,
-// tokens and emptyDir volumes with medium Memory are in a tmpfs if this process may mount
-// one, which a Runtime in another mount namespace must see; else they are directories, and
-// the log says so for Secrets. Files have the kubelet's modes and owners. No container can
-// lead the mount of a subPath out of its volume if the Runtime is a [Sandboxer] and this
-// process may mount. Volumes of other kinds are those of Config.Volumes; a pod with a volume
-// that this node can't mount waits.
+// Volumes of ConfigMaps, Secrets and pod fields follow changes, and all files of a
+// volume change at once. Tokens are renewed after 80 % of their life, or after a day. Files
+// have the kubelet's modes and owners. Secrets, tokens and emptyDir volumes with medium
+// Memory are in a tmpfs if this process may mount one; a Runtime in another mount namespace
+// must see that mount. Otherwise they are plain directories, and a log line warns if there
+// are Secrets in them. A container can't use a subPath to reach files outside of the volume
+// if the Runtime is a [Sandboxer] and this process may mount. Config.Volumes mounts volumes
+// of other kinds. A pod waits while a volume can't be mounted.
 //
-// Admit rejects a pod with the kubelet's reasons: another OS, a node selector or
-// affinity that does not match, a NoExecute taint that is not tolerated, host ports
-// that are taken, resources that are used up, and parts of the spec that this package
-// or the Runtime does not support. A resize that does not fit is Deferred until there is
-// room, and Infeasible if it is larger than the node.
-//
-// With Config.Evict, a pod is evicted if an emptyDir volume is larger than its limit, or
-// if its volumes, writable layers and logs exceed the limits of ephemeral-storage.
+// Admit rejects a pod with the kubelet's reasons: it needs another OS, its node selector or
+// affinity does not match, it does not tolerate a NoExecute taint, its host ports are taken,
+// the node has too few resources, or this package or the Runtime does not support a part of
+// its spec. A resize that does not fit is Deferred until there is room, and Infeasible if it is
+// larger than the node. With Config.Evict, a pod is evicted if an emptyDir volume is larger
+// than its limit, or if the pod exceeds the limits of ephemeral-storage.
 //
 // # Concurrency
 //
 // The methods of Provider may be called from any goroutine. Each pod has one goroutine
-// that lists its containers, decides and acts; a call of the Runtime that may take long
-// runs in a goroutine of its own. A pod waits for another one only for a place among
-// Config.MaxStarts, which no pull of an image takes.
+// that lists its containers and decides. Calls of the Runtime that may take long run in
+// other goroutines. A pod waits for other pods only if Config.MaxStarts containers are
+// already starting. Image pulls do not count.
 //
 // # Failure modes
 //
-// The truth about containers is the list of the Runtime, and the truth about pods is
-// Config.Root. So the process can be killed at any moment: the next one goes on with the
-// same containers, starts none twice, and loses no exit code. See DESIGN.md.
+// The Runtime's list shows which containers exist, and Config.Root stores which pods do. So
+// the process can be killed at any moment: the next one continues with the same
+// containers, starts none twice, and loses no exit code. See DESIGN.md. Containers of pods
+// that are not in Root are removed after a minute.
 //
-// While the API server is away containers start again with what they have read from it the
-// last time, also those of the next process and after a restart of the machine; Config.Sealer
-// says what that needs for Secrets and tokens.
+// While the API server is away, containers restart with the objects that they have read
+// before, even after a restart of the process or the machine. After such a restart, Secrets
+// and tokens are there only with Config.Sealer.
 //
-// While List fails nothing is decided. A container that ran and is no longer listed
+// If List fails, nothing is decided. A container that ran and is no longer listed
 // has ended with exit code 137 and reason ContainerStatusUnknown. A full disk delays
-// starts, but never the end of a pod. A call that hangs blocks its own container;
-// the calls that should be short have a deadline (Config.CallTimeout). A Start that is under
-// way when its pod ends goes on for that time.
-//
-// Containers of pods that are not in Root are removed after a minute.
+// starts, but never the end of a pod. A call that hangs blocks its own container. Calls
+// that should be short have a deadline, Config.CallTimeout. If a pod is stopped while a
+// Start is in flight, the Start may still take that long.
 //
 // # Compatibility
 //

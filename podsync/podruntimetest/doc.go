@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podruntimetest holds a podruntime.Runtime to its contract.
+// Package podruntimetest tests whether a podruntime.Runtime keeps its contract.
 //
 // # Usage
 //
@@ -14,7 +14,7 @@
 //		})
 //	}
 //
-// The suite needs no cluster. It calls the Runtime as a podruntime.Provider does,
-// without one; package podsynctest has the suite for the Provider that the Runtime
-// makes. Optional capabilities are tested if the Runtime has them.
+// The suite needs no cluster. It calls the Runtime directly, in the way in which a
+// podruntime.Provider does. To test the Provider with the Runtime in it, use the suite of
+// package podsynctest. Optional capabilities are tested if the Runtime has them.
 package podruntimetest

@@ -26,25 +26,25 @@ import (
 // TestRuntime.
 const DefaultTimeout = 30 * time.Second
 
-// A Suite says how TestRuntime gets and uses a Runtime.
+// A Suite has the functions with which TestRuntime makes and uses a Runtime.
 type Suite struct {
 	// Required. New returns a Runtime without containers. It is called for each
-	// test; t.Cleanup is the place to end the Runtime and its containers.
+	// test. Use t.Cleanup to end the Runtime and its containers.
 	New func(t testing.TB) podruntime.Runtime
 	// Required. Forever returns a container that runs until it is asked to end,
 	// and then ends.
 	Forever func() corev1.Container
 	// Required. Exits returns a container that soon exits with code.
 	Exits func(code int) corev1.Container
-	// Reopen returns the Runtime that the next process has. The old one is not used
-	// any longer. Default: none, and restarts are not tested.
+	// Reopen returns the Runtime that the next process would have. The old one is no
+	// longer used. Default: none, and restarts of the process are not tested.
 	Reopen func(t testing.TB, old podruntime.Runtime) podruntime.Runtime
 	// Stubborn returns a container that ends only if it is killed. Default: none,
 	// and kills are not tested.
 	Stubborn func() corev1.Container
-	// IsStubborn reports whether the last container of Stubborn can only be killed
-	// by now, because a process that starts needs a moment to ignore a signal.
-	// Default: it can as soon as it runs.
+	// IsStubborn reports whether the last container of Stubborn already ignores the
+	// request to end, because a process needs a moment after its start to ignore a
+	// signal. Default: it does as soon as it runs.
 	IsStubborn func() bool
 	// Command returns a command that prints "output" and returns code, for a
 	// Runtime with Exec. Default: none, and Exec is not tested.

@@ -16,7 +16,7 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// Options say how a Backend behaves when nothing goes wrong.
+// Options configure how a Backend behaves without faults.
 type Options struct {
 	// StartTime is the time that containers take to run. Default: they run when
 	// Start returns.
@@ -27,15 +27,15 @@ type Options struct {
 	// ExitCode is that of containers that are stopped within their grace
 	// period. Default: 0. Those that are not end with 137.
 	ExitCode int32
-	// Forgets drops pods that have stopped and were to, as providers do that
-	// are no Releaser. One that ends on its own stays until Stop is called.
+	// Forgets drops a pod when it has ended after a call of Stop, as providers do that
+	// are not a Releaser. A pod that ends on its own stays until Stop is called.
 	Forgets bool
-	// NeverRestarts leaves containers down that have exited, whatever the restart
-	// policy. Default: those with CompletesImage are started again if the policy
-	// is Always.
+	// NeverRestarts does not restart containers that have exited, even if the restart
+	// policy says so. Default: containers with CompletesImage are restarted if the
+	// policy is Always.
 	NeverRestarts bool
-	// HidesNode leaves State.NodeName empty, as backends do that keep no more
-	// than UIDs.
+	// HidesNode leaves State.NodeName empty, as a backend does that stores only the UIDs
+	// of pods.
 	HidesNode bool
 }
 

@@ -1,23 +1,23 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podsynctest tests providers and programs that use podsync: a backend in
-// memory that runs pods by saying so, with faults, and a suite that holds any
-// provider to podsync's contract.
+// Package podsynctest tests providers of package podsync and programs that use it. It has
+// a backend that simulates pods in memory and can inject faults. It also has a test suite
+// that checks whether a provider keeps podsync's contract.
 //
 // # Usage
 //
-// A [Backend] is the world in which pods run, and outlives the process that
-// controls them. A [Provider] is that process's connection to it:
+// A [Backend] holds the pods. It outlives the process that controls them, as a real
+// backend does. A [Provider] is the connection of that process to the Backend:
 //
 //	backend := podsynctest.NewBackend(podsynctest.Options{StopTime: 2 * time.Second})
 //	controller, err := podsync.New(podsync.Config{Provider: backend.Connect(), ...})
 //
-// Crash cuts the connection as the death of the process would; Connect makes
-// the next one. The Backend keeps a journal of calls and of every breach of the
-// contract that it saw: see [Backend.Violations].
+// Crash ends the connection, as if the process had died. Connect then returns the
+// connection of the next process. The Backend has a journal of all calls, and
+// [Backend.Violations] returns the calls that broke the contract.
 //
-// A custom provider is tested with one call:
+// To test a custom provider, call TestProvider:
 //
 //	func TestContract(t *testing.T) {
 //		podsynctest.TestProvider(t, podsynctest.Suite{New: newProvider})
@@ -25,9 +25,8 @@
 //
 // # Behavior
 //
-// Pods have as many containers as their spec says, which run from the moment
-// they have started until Stop or Exit is called. Time is that of
-// package time, so everything works in a testing/synctest bubble.
+// A pod has the containers of its spec. They run from their start until Stop or Exit is
+// called. The Backend uses package time, so it works in a testing/synctest bubble.
 //
 // # Concurrency
 //

@@ -1,9 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package container decides about the containers of a pod: which one starts or ends next. A
-// [Container] is the state of one container; facts come in with Apply, and Decide returns the
-// actions for a pod. The package has no clock, no goroutine and no client.
+// Package container decides which container of a pod starts or stops next. A [Container]
+// is the state of one container. Apply records facts about it, and Decide returns the next
+// actions for the whole pod. The package has no clock, no goroutine and no client.
 package container
 
 import "time"
