@@ -30,9 +30,9 @@ import (
 
 // The defaults of Config. Those of Timing are with [Timing].
 const (
-	// DefaultCallTimeout is the largest default of the deadline of one API call.
+	// DefaultCallTimeout is the longest default deadline of one API call.
 	DefaultCallTimeout = 5 * time.Second
-	// DefaultShutdownTimeout is the time to give the lease away after the work has
+	// DefaultShutdownTimeout is the time to release the lease after the work has
 	// returned.
 	DefaultShutdownTimeout = 5 * time.Second
 	// DefaultName is the name of the Candidate in logs and health checks.
@@ -42,27 +42,27 @@ const (
 // A LeadFunc is the work that only the leader does. It is called in its own
 // goroutine when a term begins, and not again before it has returned.
 //
-// The context is cancelled at the moment from which leadership is not certain.
+// The context is cancelled as soon as it is not certain that the candidate leads.
 // [context.Cause] returns the reason: [ErrLost], [ErrExpired], [ErrSuperseded],
 // [ErrResigned], or the cause of the context of Run. The work then must return
-// within Timing.Drain. The lease is given away only after the work has returned. If
-// it does not return, the candidate keeps the lease, and Check fails.
+// within Timing.Drain. The lease is released or handed over only after the work has
+// returned. If it does not return, the candidate keeps the lease, and Check fails.
 //
-// If a LeadFunc returns while its context is not done, the work is finished: the
-// lease is released, and Run returns the error. If it returns later, the candidate
-// stands for election again, and an error other than the one of the context is
-// passed to ErrorHandler.
+// If a LeadFunc returns before its context is done, the work is finished: the lease is
+// released, and Run returns the error. If it returns later, the candidate stands for
+// election again. Its error is passed to ErrorHandler, unless it is the error of the
+// context.
 //
-// A panic in a LeadFunc is not recovered. It ends the process, because nothing else
-// ends work that is half done, such as goroutines that it has started.
+// A panic in a LeadFunc is not recovered. It ends the process, because nothing else can
+// end what the work has begun, such as its goroutines.
 type LeadFunc func(ctx context.Context, term Term) error
 
 // Config configures a Candidate. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
 	// Required. Client reads, watches and writes the Lease.
-	// clientset.CoordinationV1() is one. It should have no rate limit (QPS -1), or
-	// one that it does not share, because a renewal must not wait for other requests.
+	// clientset.CoordinationV1() is one. It should have no rate limit (QPS -1), or a
+	// rate limit of its own, because a renewal must not wait for other requests.
 	Client coordinationv1client.LeasesGetter
 	// Required. Lease is the namespace and name of the Lease. The Lease need not
 	// exist. The namespace must not be kube-node-lease.
@@ -82,46 +82,45 @@ type Config struct {
 	Timing Timing
 	// Registry selects the place of the records of candidates. Default: OnLease.
 	Registry Registry
-	// ExclusiveIdentity is the caller's promise that no two processes use
-	// Self.Identity at the same time. The identity then has no random suffix, and a
-	// restarted process continues the term of its predecessor at once, without waiting
-	// for the lease to expire. It does so if the Lease has the mark of a claim or of a
-	// hand-over, and not if another client has named it over another holder.
+	// ExclusiveIdentity promises that two processes never use Self.Identity at the same
+	// time. Then the identity has no random suffix, and a restarted process continues the
+	// term of its predecessor without waiting for the lease to expire. It does so only if
+	// it has claimed the lease itself or the previous holder has handed it over. If
+	// another client has replaced the holder by it, it waits.
 	//
-	// A single replica should set it, with an identity that keeps the promise. One is the
-	// UID of the Pod, because the kubelet starts a container only after the one before it
-	// has ended; another is the name of a host on which the process holds a lock on a
-	// file. The name of a Pod is not enough: a StatefulSet may reuse it while a node that
-	// does not answer still runs the old Pod. If the promise is broken, as by a clone of a
-	// virtual machine, both lead until one observes a renewal that it did not send, and
-	// its term ends with [ErrLost]. Default: false.
+	// Set it if there is a single replica, and choose an identity that keeps the promise.
+	// The UID of the Pod does, because the kubelet starts a container only after the
+	// previous one has ended. The name of a host does, if the process locks a file on it.
+	// The name of a Pod does not, because a StatefulSet may reuse it while a node that
+	// does not answer still runs the old Pod. If the promise is broken, for example by a
+	// cloned virtual machine, both processes lead until one of them observes a renewal that
+	// it did not send. Its term then ends with [ErrLost]. Default: false.
 	ExclusiveIdentity bool
 
-	// CallTimeout is the deadline of one API call; a leader gives a call half of
-	// the time that is left, if that is less. 1.1 Timing.RenewInterval +
-	// CallTimeout < Timing.RenewDeadline must hold. Default: half of the time that
-	// 1.1 Timing.RenewInterval leaves of Timing.RenewDeadline, which is room for two
-	// calls, at most DefaultCallTimeout.
+	// CallTimeout is the deadline of one API call. A leader uses half of the time that
+	// is left in its term, if that is less. 1.1 Timing.RenewInterval + CallTimeout must be
+	// less than Timing.RenewDeadline. Default: half of Timing.RenewDeadline - 1.1
+	// Timing.RenewInterval, so that there is time for two calls, but at most
+	// DefaultCallTimeout.
 	CallTimeout time.Duration
-	// ShutdownTimeout bounds the requests that give the lease away and withdraw
-	// the record when Run ends. It does not bound Lead. Default:
-	// DefaultShutdownTimeout.
+	// ShutdownTimeout limits the time for the requests that release the lease and remove
+	// the record when Run ends. It does not limit Lead. Default: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
 
-	// Labels and OwnerReferences are those of the Lease if this candidate creates
-	// it. An existing Lease keeps its own. With LeaseCandidates the Lease is
-	// usually created by the coordinator, without them. Default: none.
+	// Labels and OwnerReferences are set on the Lease if this candidate creates it. An
+	// existing Lease is not changed. With LeaseCandidates the coordinator usually creates
+	// the Lease, without them. Default: none.
 	Labels          map[string]string
 	OwnerReferences []metav1.OwnerReference
 
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
 	// ErrorHandler is called with errors that the candidate recovers from. Repeats of
-	// a class are suppressed until a request succeeds; [Hooks.Failed] is called for
-	// each that is about the Lease. Panics in functions of Config except for Lead are
-	// errors with a method Stack() []byte, which errors.As finds. ErrorHandler is called
-	// synchronously by the goroutine of Run and must not block. Default: the logger of
-	// Run's context.
+	// the same class are suppressed until a request succeeds. [Hooks.Failed] is called for
+	// each error that is about the Lease. The error of a panic in a function of Config,
+	// except for Lead, has a method Stack() []byte, which errors.As finds. ErrorHandler is
+	// called synchronously by the goroutine of Run and must not block. Default: the errors
+	// are logged with the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events that docs/operations.md lists.
 	// Default: none.
@@ -226,11 +225,11 @@ func checkVersions(path *field.Path, p Peer, native bool) field.ErrorList {
 	return problems
 }
 
-// Registry selects the place of the records of candidates, and so the component that
-// chooses among them. All replicas must use the same one. With two registries in one
-// fleet there is still at most one leader, but neither half knows the other. The
-// registry is never detected, because the replicas of a fleet that is being upgraded
-// would detect different ones. The zero value is [OnLease].
+// Registry selects where candidates store their records, and so which component chooses
+// among them. All replicas must use the same Registry. Otherwise there is still at most one
+// leader, but candidates with different registries do not know each other. The Registry is
+// not detected automatically, because replicas could detect different ones during an
+// upgrade. The zero value is [OnLease].
 type Registry struct {
 	candidates coordinationv1beta1client.LeaseCandidatesGetter
 	native     bool
@@ -260,16 +259,16 @@ func LeaseCandidates(client coordinationv1beta1client.LeaseCandidatesGetter) Reg
 
 // The defaults of Timing.
 const (
-	// DefaultLeaseDuration is that of kube-controller-manager and
+	// DefaultLeaseDuration is also the default of kube-controller-manager and
 	// kube-scheduler.
 	DefaultLeaseDuration = 15 * time.Second
-	// DefaultRenewDeadline belongs to DefaultLeaseDuration.
+	// DefaultRenewDeadline is the default if LeaseDuration is DefaultLeaseDuration.
 	DefaultRenewDeadline = 10 * time.Second
-	// DefaultRenewInterval belongs to DefaultLeaseDuration.
+	// DefaultRenewInterval is the default if LeaseDuration is DefaultLeaseDuration.
 	DefaultRenewInterval = 3 * time.Second
-	// DefaultDrain belongs to DefaultLeaseDuration, and is the largest default.
+	// DefaultDrain is the default if LeaseDuration is DefaultLeaseDuration or longer.
 	DefaultDrain = 3 * time.Second
-	// DefaultAckTimeout is the time that a candidate has for the answer to an offer.
+	// DefaultAckTimeout is the time that a candidate has to answer an offer.
 	DefaultAckTimeout = 5 * time.Second
 	// DefaultMinTenure is the time that a leader leads before it offers the lease to
 	// a better candidate.
@@ -279,10 +278,10 @@ const (
 // minRenewInterval is the shortest valid RenewInterval.
 const minRenewInterval = 100 * time.Millisecond
 
-// Timing holds the durations of an election. They determine the time of a fail-over
-// and the length of an outage that costs no term. Defaults of zero fields derive
-// from LeaseDuration. The replicas may have different Timings, because
-// [Timing.Validate] ensures that each is safe on its own.
+// Timing holds the durations of an election. They determine how long a fail-over takes,
+// and how long an outage may last without ending the term. The defaults of the fields
+// derive from LeaseDuration. The replicas may have different Timings, because
+// [Timing.Validate] ensures that each of them is safe.
 type Timing struct {
 	// LeaseDuration is the time that other candidates wait after the last observed
 	// renewal, by their own clocks, before they take over. It must be at least two
@@ -304,14 +303,14 @@ type Timing struct {
 	// Default: DefaultAckTimeout.
 	AckTimeout time.Duration
 	// MinTenure is the time that a leader leads before it offers the lease to a
-	// better candidate. It lets a fleet that restarts come to rest first. Default:
-	// DefaultMinTenure.
+	// better candidate, so that the lease does not change hands too often while a fleet
+	// restarts. Default: DefaultMinTenure.
 	MinTenure time.Duration
 }
 
-// LongOutageTiming returns a Timing with which an API server outage of more than a
-// minute costs no term, but a crash costs up to two minutes: LeaseDuration 120 s,
-// RenewDeadline 90 s, RenewInterval 15 s.
+// LongOutageTiming returns a Timing for long API server outages. An outage of more than a
+// minute does not end the term, but a fail-over after a crash takes up to two minutes.
+// LeaseDuration is 120 s, RenewDeadline 90 s, and RenewInterval 15 s.
 func LongOutageTiming() Timing {
 	return Timing{LeaseDuration: 120 * time.Second, RenewDeadline: 90 * time.Second, RenewInterval: 15 * time.Second}.WithDefaults()
 }
@@ -328,14 +327,14 @@ func (t Timing) WithDefaults() Timing {
 //	RenewDeadline + Drain < LeaseDuration
 //	1.1 RenewInterval + a fifth of RenewDeadline < RenewDeadline
 //
-// The first one keeps two leaders apart, with [Timing.RateTolerance] to spare;
-// the second leaves time for another renewal after one has failed. [New] puts
-// [Config.CallTimeout] in the place of the fifth, if it is set.
+// The first inequality prevents two leaders at once, even if the rates of clocks differ by
+// [Timing.RateTolerance]. The second one leaves time for another renewal after one has
+// failed. If [Config.CallTimeout] is set, [New] uses it instead of a fifth of RenewDeadline.
 func (t Timing) Validate() error {
 	return lifecycle.InvalidConfig("election", t.complete(0))
 }
 
-// MaxOutage returns the longest API server outage of any kind that costs no term.
+// MaxOutage returns the longest API server outage of any kind that does not end the term.
 // In the worst case a renewal is due when the outage begins, and the last failed
 // renewal is repeated a second after it ends.
 func (t Timing) MaxOutage() time.Duration {
@@ -344,10 +343,10 @@ func (t Timing) MaxOutage() time.Duration {
 }
 
 // CrashFailover returns the longest time from the crash of a leader to the next
-// term, if a candidate with a record is alive (see [OnLease]). The times of a watch
-// event and of a request come in addition. It is LeaseDuration and up to 2.5 s in
-// which candidates claim in the order of their rank. A leader that exits gracefully
-// is replaced at once.
+// term, if a candidate with a record is alive (see [OnLease]). It is LeaseDuration plus
+// 2.5 s, because candidates claim the lease in the order of their rank. The latencies of a
+// watch event and of a request are not included. A leader that exits gracefully is replaced
+// at once.
 func (t Timing) CrashFailover() time.Duration {
 	t.complete(0)
 	return t.LeaseDuration + machine.MaxRank*machine.Stagger

@@ -1,8 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package election elects one leader among the replicas of a program, by a Lease
-// (coordination.k8s.io/v1): the best one by a [Strategy], and never two at once.
+// Package election elects one leader among the replicas of a program, with a Lease
+// (coordination.k8s.io/v1). A [Strategy] decides which replica is the best leader. There
+// are never two leaders at once.
 //
 // # Usage
 //
@@ -26,36 +27,39 @@
 //	}
 //	return candidate.Run(ctx)
 //
-// Each replica runs a [Candidate], whose work, [Config.Lead], runs while it leads. Run
-// stands for election again after every term. Writes of a leader to other systems should
-// carry [Term.Token], and those systems should reject a smaller one, because a request
-// that is sent in time may arrive late.
+// Each replica runs a [Candidate]. While it leads, it runs its work, [Config.Lead]. If the
+// work returns on its own, Run returns. If the term ends before, the candidate stands for
+// election again. A request that a leader sends to another system in time may arrive late.
+// So such requests should contain [Term.Token], and the other system should reject a token
+// that is smaller than one that it has seen.
 //
 // # Behavior
 //
-// The Lease is the only arbiter. Records of candidates, offers and coordinators are
-// hints: if they are lost or wrong, another candidate may lead, but not two, and not
-// none. A leader hands over to a better candidate only after its work has returned, so
-// a change of leadership costs milliseconds instead of the length of a lease.
+// Only the Lease decides who leads. Candidates also write records about themselves, and
+// the leader or a coordinator makes offers to better candidates. If these are lost or
+// wrong, a worse candidate may lead, but some candidate will, and never two. A leader hands
+// the lease over when its work has returned. So a change of leadership takes milliseconds,
+// and no candidate has to wait for the lease to expire.
 //
-// A leader sends one PUT per RenewInterval, and leads until Timing.RenewDeadline after
-// it has sent the last successful one. The others wait for leaseDurationSeconds after
-// they have received it, each by its own monotonic clock. So the wall clocks may differ
-// by any amount, and the rates by [Timing.RateTolerance]. A standby with a record watches
-// the Lease, and sends one write in ten minutes. Candidates claim a free lease in the
-// order of their rank, half a second apart.
+// A leader sends one PUT per RenewInterval. It leads until Timing.RenewDeadline after it
+// sent the last PUT that succeeded. The other candidates wait for leaseDurationSeconds
+// after they received that renewal. Each uses its own monotonic clock, so wall clocks may
+// differ by any amount, and rates by [Timing.RateTolerance]. A candidate that waits watches
+// the Lease, and sends one write in ten minutes. Candidates claim a free lease in the order
+// of their rank, half a second apart.
 //
 // With the registry [OnLease] the leader chooses. After Timing.MinTenure it offers the
-// lease to a better candidate. If that accepts, the leader cancels the context of its
-// work, renews until the work has returned, and names the other candidate as the holder.
-// With [LeaseCandidates] a coordinator chooses, such as package election/coordinator.
-// The candidate answers its pings, and gives way to preferredHolder in the same order.
+// lease to a better candidate. If that candidate accepts, the leader cancels the context of
+// its work, renews the lease until the work has returned, and makes the other candidate the
+// holder. With [LeaseCandidates] a coordinator chooses, for example package
+// election/coordinator. The candidates answer its pings, and the leader hands over to the
+// preferredHolder in the same way.
 //
-// If another client empties or deletes the Lease, or names a candidate over a live
-// leader, candidates wait until that leader must have stopped. They can't notice an edit
-// that looks like a release (empty holder, one second, acquireTime equal to renewTime),
-// nor, if they start later, a deletion, a shorter leaseDurationSeconds, or a restored
-// backup with a free Lease.
+// If another client empties or deletes the Lease, or makes a candidate the holder while
+// another one leads, candidates wait until that leader must have stopped. They can't notice
+// an edit that looks like a release (empty holder, one second, acquireTime equal to
+// renewTime). If they start later, they also can't notice that the Lease was deleted,
+// restored from a backup without a holder, or got a shorter leaseDurationSeconds.
 //
 // # Concurrency
 //
@@ -66,23 +70,24 @@
 //
 // After a crash of the leader the next term begins within [Timing.CrashFailover], or
 // sooner with [Candidate.HolderGone]. An API server outage of up to [Timing.MaxOutage]
-// costs no term. A longer one ends it, and the candidate stands again. Without
-// permission to watch, a candidate reads the Lease every RenewInterval.
+// does not end the term. A longer one does, and the candidate stands for election again.
+// Without permission to watch, a candidate reads the Lease every RenewInterval.
 //
-// Work that ignores its context keeps the lease: it is renewed, no other candidate
-// leads, and [Candidate.Check] fails after Timing.Drain. If it can't be renewed either,
-// another candidate will lead while the work goes on. Only the end of the process
-// prevents that. After a suspension of the machine [Term.Valid] is false until a renewal
-// has succeeded.
+// If the work ignores its context, the lease is still renewed, so that no other candidate
+// leads, and [Candidate.Check] fails after Timing.Drain. If the lease can't be renewed
+// either, another candidate will lead while the work is still running; only the end of the
+// process prevents this. After the machine was suspended, [Term.Valid] returns false until
+// a renewal has succeeded.
 //
 // # Compatibility
 //
-// OnLease needs nothing except coordination.k8s.io/v1, and shares a Lease with electors
-// of client-go and controller-runtime. In a mixed fleet turn off ReleaseOnCancel of
-// client-go, which may release the lease while its work still runs. LeaseCandidates
-// needs coordination.k8s.io/v1beta1 (Kubernetes 1.33 to 1.38, off by default) and a
-// coordinator (KEP-4355). All candidates for one Lease must use the same [Registry].
+// OnLease needs only coordination.k8s.io/v1. Replicas that use client-go or
+// controller-runtime can compete for the same Lease. They must turn off ReleaseOnCancel,
+// because with it client-go may release the lease while the work still runs.
+// LeaseCandidates needs coordination.k8s.io/v1beta1 (Kubernetes 1.33 to 1.38, off by
+// default) and a coordinator (KEP-4355). All candidates for one Lease must use the same
+// [Registry].
 //
 // DESIGN.md has the states and the safety argument, docs/operations.md the metrics,
-// events, log lines and permissions, docs/migrate.md the way from client-go.
+// events, log lines and permissions, and docs/migrate.md the migration from client-go.
 package election

@@ -63,33 +63,33 @@ const BuiltInLease = "leader-election-controller"
 type Config struct {
 	// Required. Client reads, watches and writes Leases.
 	// clientset.CoordinationV1() is one. It should have no rate limit (QPS -1),
-	// because several Leases may lose their holders at once, and the default of
-	// client-go is 5 requests a second.
+	// because the default of client-go is 5 requests a second, and several Leases may
+	// lose their holders at once.
 	Client coordinationv1client.LeasesGetter
 	// Required. Candidates reads, watches and writes LeaseCandidates.
 	// clientset.CoordinationV1beta1() is one.
 	Candidates coordinationv1beta1client.LeaseCandidatesGetter
 
-	// Namespace restricts the controller to one namespace, for a client with
-	// permissions by Role. Default: all namespaces except kube-node-lease.
+	// Namespace restricts the controller to one namespace, for a client that has its
+	// permissions from a Role. Default: all namespaces except kube-node-lease.
 	Namespace string
-	// Strategies are the strategies that the controller carries out in addition to
-	// election.OldestEmulationVersion, First and NewestVersion. It leaves Leases
-	// with other strategies to other components. A LeaseCandidate describes its
-	// candidate by versions, the creation time, and an annotation with Priority and
-	// Attributes that only candidates of package election write. If a strategy panics,
-	// the controller reports it and tries again for that Lease. Default: none.
+	// Strategies are supported in addition to election.OldestEmulationVersion, First and
+	// NewestVersion. Leases with other strategies are ignored, because other components
+	// may handle them. A strategy gets the versions and the creation time of a
+	// LeaseCandidate. It gets Priority and Attributes only for candidates of package
+	// election, because only these store them, in an annotation. If a strategy panics, the
+	// controller reports this and tries again for that Lease. Default: none.
 	Strategies []election.Strategy
 
 	// Name is the name in logs and health checks. Default:
 	// DefaultName.
 	Name string
-	// ErrorHandler is called with errors that the controller recovers from: with the
-	// first of each class while requests fail with it, with a
-	// *CandidateInvalidError for each LeaseCandidate that can't be considered,
-	// and with ErrNoCandidateAPI and ErrOffersDropped once. It is called
-	// synchronously, maybe by several goroutines at once, and must not block.
-	// Default: the logger of Run's context.
+	// ErrorHandler is called with errors that the controller recovers from. While
+	// requests fail with errors of one class, it is called for the first error only. It is
+	// called with a *CandidateInvalidError for each LeaseCandidate that is ignored, and
+	// once with ErrNoCandidateAPI and ErrOffersDropped. It is called synchronously, maybe
+	// by several goroutines at once, and must not block. Default: the errors are logged
+	// with the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks report events. Default: none.
 	Hooks Hooks

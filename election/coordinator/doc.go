@@ -5,10 +5,10 @@
 // (coordination.k8s.io/v1beta1), like the controller inside kube-apiserver that
 // the feature gate CoordinatedLeaderElection enables (KEP-4355).
 //
-// A [Controller] makes the best candidate that answers the holder of a vacant
-// Lease, and asks a holder to give way to a better candidate. Candidates may be
-// those of package election with the registry election.LeaseCandidates, or
-// client-go's.
+// If a Lease has no holder, a [Controller] pings its candidates and makes the best one
+// that answers the holder. It asks a holder to give way to a better candidate. The
+// candidates may use package election with the registry election.LeaseCandidates, or
+// client-go.
 //
 // # Usage
 //
@@ -27,40 +27,39 @@
 //		…
 //	}
 //
-// With that Lease name it replaces the controllers inside the API servers, which
-// compete for the Lease like any elector. If the gate is off they don't exist,
-// and any other name works. To take the Lease from a built-in controller,
-// release it in that controller's name, with acquireTime and renewTime equal:
+// With that Lease name it replaces the controllers inside the API servers, because they
+// compete for the same Lease. If the feature gate is off, there are no such controllers,
+// and any other name works. To take the Lease from a built-in controller, release it with
+// acquireTime and renewTime equal, as that controller would:
 //
 //	now=$(date -u +%Y-%m-%dT%H:%M:%S.000000Z)
 //	kubectl patch lease -n kube-system leader-election-controller --type=merge -p \
 //		'{"spec":{"holderIdentity":"","leaseDurationSeconds":1,"acquireTime":"'$now'","renewTime":"'$now'"}}'
 //
-// The candidate, which watches the Lease, claims it before an elector that polls
-// every two seconds. The built-in controller works on for up to ten seconds,
-// which is harmless: two controllers cost requests, not safety.
+// The candidate watches the Lease. So it claims the Lease before the built-in controllers,
+// which poll every two seconds. The built-in controller may continue to work for up to ten
+// seconds. This is harmless: two controllers send more requests, but there is still one
+// leader.
 //
-// The built-in controller (Kubernetes 1.33 to 1.37) breaks full ties at random, in each
-// step again. Candidates whose LeaseCandidates were created in the same second, as those
-// of a Deployment are, tie. It then asks the leader to give way, again and again. A
-// candidate of package election gives way to a better one only, and not before MinTenure.
-// The pings and writes of the built-in controller remain. This Controller breaks ties by
-// the incumbent, then by age.
+// The built-in controller (Kubernetes 1.33 to 1.37) has a defect. If two candidates have
+// equal versions and their LeaseCandidates were created in the same second, as happens in a
+// Deployment, it chooses at random, each time again. So it asks the leader to give way
+// again and again. A candidate of package election ignores this unless the other candidate
+// is better and MinTenure is over, but the requests remain. This Controller prefers the
+// holder, and then the older candidate.
 //
 // # Behavior
 //
-// The Controller decides by its observations and their times, never by a time that
-// another machine has written. A holder is silent if the Controller did not see
-// it renew for almost the duration of the Lease. The best of the other
-// candidates is then pinged, so that it can be elected at the moment of expiry.
-// A candidate that does not answer within five seconds is passed over until it
-// renews its LeaseCandidate. Among equals the holder stays. A holder that is not
-// a candidate, such as an elector without LeaseCandidate, keeps the Lease until
-// its term ends.
+// The Controller uses the times at which it observes changes, and never a time that
+// another machine has written. If it has not seen the holder renew for almost the duration
+// of the Lease, it pings the best of the other candidates, so that it can elect that
+// candidate when the Lease expires. A candidate that does not answer within five seconds
+// is ignored until it renews its LeaseCandidate. If candidates are equal, the holder stays.
+// A holder without a LeaseCandidate keeps the Lease until its term ends.
 //
 // In an idle cluster the only requests are two watches. An election costs three
-// writes (the ping, its answer and the Lease) and one read if the holder fell
-// silent. The work for a change is proportional to the candidates of its Lease.
+// writes: the ping, its answer and the Lease. If the holder stopped renewing, it also costs
+// one read. The work for a change depends only on the number of candidates for that Lease.
 //
 // # Concurrency
 //
@@ -69,15 +68,15 @@
 //
 // # Failure modes
 //
-// The Controller is no part of what makes leadership safe: the Lease and the
-// timing of candidates are. Two Controllers, or one next to the API server's,
-// cost requests and changes of mind. Without any, no candidate is preferred;
-// candidates of package election then claim a vacant Lease themselves after
-// another LeaseDuration, and those of client-go wait.
+// A Controller can't cause two leaders, because only the Lease and the timing of the
+// candidates decide that. If there are two Controllers, or one and that of the API server,
+// there are more requests, and their choices may differ. If there is none, no candidate is
+// preferred. Then candidates of package election claim a free Lease after another
+// LeaseDuration, and candidates of client-go wait.
 //
-// A missing permission or API ([election.ErrNoCandidateAPI]) is reported and tried
-// again. If the API server drops preferredHolder, better candidates wait until the
-// term of the holder ends ([ErrOffersDropped]).
+// If a permission or the API ([election.ErrNoCandidateAPI]) is missing, the Controller
+// reports this and tries again. If the API server drops preferredHolder, better candidates
+// wait until the term of the holder ends ([ErrOffersDropped]).
 //
 // # Compatibility
 //

@@ -3,10 +3,10 @@
 
 // Package machine decides what a candidate of package election does next.
 //
-// [Machine.Apply] takes facts, [Machine.Next] returns the next action about the Lease,
-// and [Machine.Check] says which invariant is broken. [Upkeep] does the same for the
-// LeaseCandidate. The package reads no clock and sends nothing. The file DESIGN.md of
-// package election has the argument why there is one leader.
+// [Machine.Apply] records facts, [Machine.Next] returns the next action for the Lease,
+// and [Machine.Check] returns which invariant is broken. [Upkeep] does the same for the
+// LeaseCandidate. The package reads no clock and sends no request. DESIGN.md of package
+// election explains why there are never two leaders.
 package machine
 
 import (

@@ -3,10 +3,10 @@
 
 // Package contest decides what a coordinator does next about one Lease.
 //
-// [Contest.Apply] takes facts, [Contest.Next] returns the next action, and
-// [Contest.Check] says which invariant is broken. Times are those of the process that
-// observes. No time from another machine is compared with them. The package reads no
-// clock and sends nothing.
+// [Contest.Apply] records facts, [Contest.Next] returns the next action, and
+// [Contest.Check] returns which invariant is broken. All times come from the clock of this
+// process, and are never compared with times from another machine. The package reads no
+// clock and sends no request.
 package contest
 
 import (
