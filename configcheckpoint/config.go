@@ -18,16 +18,15 @@ import (
 
 // The defaults of Config and Trial.
 const (
-	// DefaultSoak is the time that a configuration must run healthily to be
-	// promoted.
+	// DefaultSoak is the time that a configuration must be healthy to be promoted.
 	DefaultSoak = 10 * time.Minute
-	// DefaultAttempts is the number of starts without success that rolls a
-	// configuration back. It is below the 5 within 10 s after which systemd gives
-	// up.
+	// DefaultAttempts is the number of starts without success after which a
+	// configuration is rolled back. It is less than 5, because systemd gives up after
+	// 5 starts within 10 s.
 	DefaultAttempts = 3
 	// DefaultEvery is the time between two calls of Trial.Health.
 	DefaultEvery = 10 * time.Second
-	// DefaultGrace is the time that Trial.Health may fail without a break.
+	// DefaultGrace is the time that Trial.Health may fail without a success.
 	DefaultGrace = time.Minute
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "configcheckpoint"
@@ -35,61 +34,61 @@ const (
 
 // A Codec turns a payload into the program's configuration.
 //
-// Decode and Validate together have 30 s; a payload for which they take longer is
-// rejected, and the call is left behind. A panic counts as an error. A
-// payload for which they end the process (os.Exit, a stack overflow, no memory)
-// is rejected after Trial.Attempts processes have ended in this way.
+// Decode and Validate may take 30 s together. If they take longer, the payload is
+// rejected, and the controller no longer waits for the call. A panic counts as an error.
+// If they end the process (os.Exit, stack overflow, out of memory), the payload is
+// rejected after Trial.Attempts processes have ended in this way.
 type Codec[T any] struct {
 	// Required. Decode parses a payload, merges other input of the program
-	// (drop-ins, flags), and sets defaults. It must not keep data, must not
-	// block, and should be strict: ignoring a misspelt key makes a rollout that
-	// did nothing.
+	// (drop-ins, flags), and sets defaults. It must not keep data and must not
+	// block. It should be strict, because a configuration with a misspelt key would
+	// otherwise be rolled out without an effect.
 	Decode func(data []byte) (T, error)
-	// Validate checks the result of Decode, for this machine if it can. A
-	// configuration that fails is rejected before anything is restarted. Nil
-	// accepts everything.
+	// Validate checks the result of Decode, if possible for this machine. If it
+	// returns an error, the configuration is rejected without a restart. Nil accepts
+	// everything.
 	Validate func(T) error
-	// Default returns the built-in configuration, which runs while nothing is
-	// assigned and if nothing else can. It has no deadline, and Validate does not
-	// check its result. With it, Boot can't fail because of the content of the
-	// disk. Nil means that there is none: Boot then returns a NoConfigError until
+	// Default returns the built-in configuration. It runs while no configuration is
+	// assigned, and if no other can run. It has no deadline, and Validate does not check
+	// its result. With it, Boot can't fail because of the content of the disk. Nil means
+	// that there is no built-in configuration. Then Boot returns a NoConfigError until
 	// another process has stored the first configuration.
 	Default func() (T, error)
 }
 
-// Trial configures the trial that a new configuration must pass before it is
-// called good. It belongs to the program, never to the configuration on trial.
+// Trial configures the trial that a new configuration must pass. Its values must come
+// from the program, and never from the configuration on trial.
 type Trial struct {
-	// Soak is the time that the configuration must run in one process, healthy
-	// without a break, to be promoted. At least 1 second. Default: DefaultSoak.
+	// Soak is the time that the configuration must run in one process, always
+	// healthy, to be promoted. At least 1 second. Default: DefaultSoak.
 	Soak time.Duration
-	// Attempts is the number of starts without success that rolls the
-	// configuration back. Keep it below the supervisor's own limit (systemd gives
-	// up after 5 starts in 10 seconds; U-Boot counts starts too, and has a bootlimit).
-	// At least 1. Default: DefaultAttempts.
+	// Attempts is the number of starts without success after which the configuration
+	// is rolled back. It must be less than the limit of the supervisor: systemd gives up
+	// after 5 starts in 10 seconds, and U-Boot has a bootlimit. At least 1. Default:
+	// DefaultAttempts.
 	Attempts int
-	// Health returns an error while the process does not do its work. It is
-	// called during a trial only, one call at a time, and must return when ctx
-	// is done. If it is nil, a running process is healthy.
+	// Health returns an error while the process does not do its work. It is called
+	// only during a trial, one call at a time, and must return when ctx is done. If it
+	// is nil, a running process counts as healthy.
 	Health func(ctx context.Context) error
 	// Every is the time between two calls of Health. At least 1 millisecond.
 	// Default: DefaultEvery.
 	Every time.Duration
-	// Grace is the time that Health may fail without a break before the
-	// configuration is rolled back. A process that takes long to become healthy
-	// needs more. At least 1 millisecond. Default: DefaultGrace.
+	// Grace is the time that Health may fail, without a success, before the
+	// configuration is rolled back. Raise it for a process that takes long to become
+	// healthy. At least 1 millisecond. Default: DefaultGrace.
 	Grace time.Duration
 }
 
 // An Active is a running configuration.
 type Active[T any] struct {
-	// Config is what Codec.Decode or Codec.Default returned.
+	// Config is the result of Codec.Decode or Codec.Default.
 	Config T
-	// Ref names it; the zero Ref is the built-in default.
+	// Ref identifies the configuration. The zero Ref is the built-in default.
 	Ref Ref
-	// Role is the part it plays.
+	// Role is the role of the configuration.
 	Role Role
-	// Trial means that it is not proven yet.
+	// Trial reports whether the configuration is on trial.
 	Trial bool
 }
 
@@ -97,61 +96,60 @@ type Active[T any] struct {
 // the default that its comment states.
 type Config[T any] struct {
 	// Required. Dir is the directory of the store: an absolute path without
-	// "..", to a local disk, whose parent exists. It is created with mode 0700
-	// and belongs to this controller alone. A directory or a record in it that
-	// another user owns or can write is refused; root, and a group of this process
-	// (fsGroup of a Pod), are not other users. To read the state, use cat on
-	// slot.a and slot.b in it; to start over, remove it while the process is
-	// stopped.
+	// "..", on a local disk. Its parent must exist. The directory is created with mode
+	// 0700. No other program may use it. Boot returns an error if another user owns the
+	// directory or a record in it, or can write to it. Root, and a group of this process
+	// (fsGroup of a Pod), do not count as other users. To read the state, use cat on slot.a
+	// and slot.b in the directory. To start over, remove the directory while the process
+	// is stopped.
 	Dir string
 	// Required (its Decode). Codec turns payloads into configurations.
 	Codec Codec[T]
-	// Required. Source yields the configuration to run.
+	// Required. Source delivers the configuration to run.
 	Source Source
 
-	// Build is the version of the program. A configuration that one build
-	// rejected gets a new chance with another build. At most four rejections are
-	// kept: that of the assigned configuration, and of the others first those of
-	// configurations that ran. At most 128 bytes. Default: a rejection holds for all
-	// builds.
+	// Build is the version of the program. If one build has rejected a configuration,
+	// another build tries it again. At most four rejections are stored: that of the
+	// assigned configuration first, and then those of configurations that have run. At
+	// most 128 bytes. Default: a rejection is valid for all builds.
 	Build string
 	// Trial is the trial of a new configuration. Default: the defaults of its
 	// fields.
 	Trial Trial
-	// Apply puts a configuration into effect in the running process. It is
-	// called by Run, one call at a time, and must be repeatable. An error
-	// rejects a configuration on trial, and the fallback is applied. Nil means
-	// that a change takes a restart: Run returns ErrRestart.
+	// Apply makes the running process use a configuration. It is called by Run, one
+	// call at a time, and must be repeatable. If it returns an error, a configuration on
+	// trial is rejected, and Apply is called with the fallback. If it is nil, a change
+	// needs a restart, and Run returns ErrRestart.
 	Apply func(ctx context.Context, config Active[T]) error
-	// Admit is called before a new configuration is stored: for a canary (see
-	// HashGate), a maintenance window or a signature. A wait above zero holds
-	// the payload back, and Admit is called again after it. An error that wraps
-	// ErrRefused rejects the content. After any other error, which is no answer,
-	// Admit is called again: after up to 10 seconds, later after up to 5 minutes. Nil
-	// admits everything. Admit is not called for the return to the
-	// last-known-good configuration.
+	// Admit is called before a new configuration is stored, for example for a canary
+	// (see HashGate), a maintenance window or a signature. If wait is greater than zero,
+	// the payload must wait, and Admit is called again after that time. An error that
+	// wraps ErrRefused rejects the payload. After any other error, Admit is called again,
+	// first after up to 10 seconds, later after up to 5 minutes. If it is nil, every
+	// payload is admitted. Admit is not called before a roll-back to the last-known-good
+	// configuration.
 	Admit func(ctx context.Context, p Payload) (wait time.Duration, err error)
-	// Redact turns an error of Decode, Validate, Health, Apply or Admit into
-	// the text of the status, the events and the store, of which 200 bytes are
-	// kept. Nil means err.Error(). Set it if such errors quote secrets. After a panic,
-	// which is reported, the text shows nothing of the error. It must not block.
+	// Redact returns the text of an error of Decode, Validate, Health, Apply or Admit,
+	// for the status, the events and the store. The first 200 bytes are used. Set it if
+	// such errors may contain secrets. If it is nil, the text is err.Error(). If it panics,
+	// the panic is reported, and the text has nothing of the error. It must not block.
 	Redact func(err error) string
 
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
 	// ErrorHandler is called with errors that the controller recovers from.
-	// Repeats of the same class are suppressed until the same work succeeds. Panics in
-	// functions of Config are errors with a method Stack() []byte, which errors.As
-	// finds. It is called synchronously by Boot and Run and must not block. Default: the
-	// logger of Boot's and Run's context.
+	// Repeats of the same class are suppressed until the same operation succeeds. The error
+	// of a panic in a function of Config has a method Stack() []byte, which errors.As finds.
+	// ErrorHandler is called synchronously by Boot and Run and must not block. Default: the
+	// errors are logged with the logger of Boot's and Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// EventRecorder records the events listed in docs/operations.md, as the kubelet did
-	// when it took its configuration from a ConfigMap. Default: none.
+	// EventRecorder records the events listed in docs/operations.md. The kubelet recorded
+	// such events when it could take its configuration from a ConfigMap. Default: none.
 	EventRecorder events.EventRecorder
 	// Required with EventRecorder. EventObject is the object of the events,
 	// usually the Node.
 	EventObject runtime.Object
-	// Hooks observe the controller. Default: none.
+	// Hooks are called when the state changes. Default: none.
 	Hooks Hooks
 }
 

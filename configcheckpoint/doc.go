@@ -1,9 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package configcheckpoint keeps an agent's configuration on its node's disk,
-// tries out a new one, and rolls back to the last good one if the new one is
-// bad, so that no configuration can take the node down.
+// Package configcheckpoint stores the configuration of an agent on the disk of its node.
+// It tries out a new configuration, and rolls back to the last good one if the new one is
+// bad. So a bad configuration can't take the node down.
 //
 // # Usage
 //
@@ -31,58 +31,59 @@
 //
 // # Behavior
 //
-// A configuration is a payload of bytes, and its identity is their [Digest]. The running
+// A configuration is a payload of bytes, which is identified by its [Digest]. The running
 // process decodes, validates and admits a new payload, and rejects a bad one without a
-// restart. A payload that passes is stored and assigned. It then runs on trial: after a
-// restart, for which Run returns ErrRestart, or at once if Config.Apply is set. A newer
-// payload replaces the one on trial at once.
+// restart. A good payload is stored and assigned. Then it runs on trial: after a restart,
+// for which Run returns ErrRestart, or at once if Config.Apply is set. If there is a newer
+// payload, that one replaces the one on trial at once.
 //
 // The trial succeeds when the configuration has been healthy for Trial.Soak in one
-// process, or on Verdict(nil); the configuration is then the last-known-good one. It
+// process, or on Verdict(nil). The configuration is then the last-known-good one. The trial
 // fails if Trial.Health fails for Trial.Grace, on Verdict with an error, if Apply or a
 // later Decode fails, or if Trial.Attempts processes were started with the configuration
 // and ended without success. The configuration is then rejected, and the last-known-good
-// one runs. The same build does not try the same bytes again until Forget; another build
-// does. A proven configuration is not checked: a crash a day later rolls back nothing.
+// one runs. The same build of the program does not try the same bytes again until Forget
+// is called, but another build does. After the trial a configuration is not checked: if the
+// process crashes a day later, nothing is rolled back.
 //
-// Each start on trial, and each decoding of a new payload, is written to the disk before
-// it begins, so a process that it ends is counted. A stop reported to Close while the
-// configuration was healthy is not counted. A power cut during a trial is, because it
-// can't be distinguished from a machine that the configuration brought down.
-// [Controller.Boot] does not use the network. The state can be written on a full disk.
+// Before a start on trial, and before a new payload is decoded, a record is written to the
+// disk. So if the process dies, the attempt is counted. It is not counted if the
+// configuration was healthy and the process stopped with Close. A power cut during a trial
+// is counted, because a bad configuration may have caused it. [Controller.Boot] does not
+// use the network. The record can be written even if the disk is full.
 //
 // # Concurrency
 //
 // All methods are safe for concurrent use. Run calls Hooks one after the other from its
-// own goroutine. Decode, Validate, Admit, Apply and Health each run in a goroutine that
-// Boot or Run waits for; a panic is an error. Each call of Admit, Apply and Health has
-// 30 s, and so have Decode and Validate together. A function that takes longer is left
-// behind, because it must not prevent a roll-back. Only it, or a Source that ignores its
-// context, can outlive Run, which waits 10 s for them.
+// own goroutine. Decode, Validate, Admit, Apply and Health run in other goroutines, and Boot
+// or Run waits for them. A panic counts as an error. Each call of Admit, Apply and Health
+// may take 30 s, and Decode and Validate may take 30 s together. After that the controller
+// continues without the call, because a call that hangs must not prevent a roll-back. When
+// Run ends, it waits 10 s for such a call and for the Source. Only these can outlive Run.
 //
 // # Failure modes
 //
-//   - The source fails, or yields a zero Payload, or the ConfigMap or its key is missing:
-//     the running configuration stays. Only a payload with Unassign set unassigns.
-//   - The disk is full, read-only or broken: a proven configuration runs. A start on
+//   - If the source fails or returns a zero Payload, or the ConfigMap or its key is
+//     missing, the configuration stays. Only a payload with Unassign set removes it.
+//   - If the disk is full, read-only or broken, a proven configuration runs. A start on
 //     trial, or the decoding of a new payload, waits until it can be recorded.
-//   - A stored payload is missing or damaged: the next one in the order of Boot runs,
+//   - If a stored payload is missing or damaged, the next one in the order of Boot runs,
 //     until the source delivers the same bytes again.
-//   - One copy of the record is damaged: it is repaired from the other, which is at most
-//     one change older. Both are: they are renamed to slot.a.bad and slot.b.bad, and the
-//     built-in default runs until the source assigns again.
-//   - A copy of the record can't be read, or a newer program wrote it in a format that
-//     this one must not write: nothing is written. The other copy, or its readable part,
-//     serves, and else the built-in default.
-//   - Another user owns or can write the directory or the record: Boot returns
-//     ErrPermissions. Another process has the store open: ErrLocked.
+//   - If one copy of the record is damaged, it is repaired from the other copy, which is at
+//     most one change older. If both are damaged, they are renamed to slot.a.bad and
+//     slot.b.bad. Then the built-in default runs until the source assigns again.
+//   - If a copy of the record can't be read, or a newer program wrote it in a format that
+//     this program must not write, nothing is written. The program then uses the other copy
+//     or the part that it can read. If there is neither, it uses the built-in default.
+//   - If another user owns the directory or the record, or can write to it, Boot returns
+//     ErrPermissions. If another process has opened the store, Boot returns ErrLocked.
 //
 // # Compatibility
 //
-// Linux first. On other Unix systems a flush may reach no further than the drive's cache.
-// On Windows there is no lock, no check of owners and no flush of directories. The store
-// must be on a local disk. A newer program reads the store of an older one, and an older
-// one that of a newer one unless the record forbids it.
+// The package is made for Linux. On other Unix systems a flush may reach only the cache of
+// the drive. On Windows there is no lock, no check of owners and no flush of directories.
+// The store must be on a local disk. A newer program can read the store of an older one. An
+// older program can read that of a newer one, unless the record forbids it.
 //
 // DESIGN.md has the states and the timing, examples/agent is a complete program, and
 // docs/operations.md has the metrics, events, log lines and permissions.

@@ -22,8 +22,8 @@ import (
 const (
 	// DefaultMinInterval is the least time between two publishes of a pool.
 	DefaultMinInterval = time.Second
-	// DefaultShutdownTimeout is the time to complete half published pools after
-	// Run's context is done.
+	// DefaultShutdownTimeout is the time to complete incomplete pools after Run's
+	// context is done.
 	DefaultShutdownTimeout = 2 * time.Second
 	// DefaultName is the name of the controller in logs, metrics and health
 	// checks.
@@ -41,9 +41,9 @@ const (
 
 // Client is the part of a clientset that the controller uses; any
 // kubernetes.Interface is one. The controller calls only the version that the
-// API server serves. Its rate limit should be off (rest.Config.QPS -1) or at
-// least 50 a second: client-go's default of 5 makes the first publish of 10,000
-// devices take half a minute. It should use protobuf, the default of a clientset.
+// API server serves. The rate limit should be off (rest.Config.QPS -1) or at least 50
+// a second, because with client-go's default of 5 the first publish of 10,000 devices
+// takes half a minute. The client should use protobuf, the default of a clientset.
 type Client interface {
 	// ResourceV1 and ResourceV1beta2 are the methods of a clientset, one for
 	// each version of the API.
@@ -58,59 +58,58 @@ type Config struct {
 	Client Client
 	// Required, unless every pool has a NodeSelection. NodeName is the node
 	// whose devices are published. A controller without a node publishes pools of
-	// the cluster; only one such controller may run, usually behind a leader
+	// the cluster. Only one such controller may run, so it usually needs a leader
 	// election.
 	NodeName string
-	// Required if NodeName is set, and then usually NodeOwner. Owner returns the
-	// owner of the slices. Slices without an owner stay if their publisher never
-	// comes back.
+	// Required if NodeName is set. Owner returns the owner of the slices, usually the
+	// Node: see NodeOwner. Slices without an owner are never garbage collected.
 	Owner OwnerFunc
-	// Driver limits the controller to one driver: the watch delivers only that
-	// driver's slices, and Set refuses other drivers; Remove and SetAll still remove
-	// the pools of a former name. Default: any driver, so that a program with several
-	// drivers needs one watch.
+	// Driver limits the controller to one driver. Then the watch returns only that
+	// driver's slices, and Set rejects other drivers. Remove and SetAll still remove
+	// pools of other drivers, for a driver that was renamed. Default: any driver, so that
+	// a program with several drivers needs one watch.
 	Driver string
-	// Labels are set on every slice; other labels stay. Default: none.
+	// Labels are set on every slice. Other labels of a slice stay. Default: none.
 	Labels map[string]string
 
 	// MinInterval is the least time between two publishes of a pool. The first
-	// Set is published at once; the following Sets within MinInterval are
-	// published together. A Set that removes a device, or adds a taint with the
-	// effect NoSchedule or NoExecute, does not wait. Default: DefaultMinInterval.
+	// Set is published at once. Sets that follow within MinInterval are published
+	// together. A Set that removes a device, or adds a taint with the effect NoSchedule
+	// or NoExecute, does not wait. Default: DefaultMinInterval.
 	MinInterval time.Duration
-	// HoldEmpty delays a Set without devices for a pool that has devices on the
-	// API server, because a driver that starts too early at boot finds none.
-	// Default: 0, no delay.
+	// HoldEmpty delays a Set without devices if the pool has devices on the API server,
+	// because a driver that starts too early at boot may find no devices. Default: 0, no
+	// delay.
 	HoldEmpty time.Duration
-	// PublishUnrestricted publishes devices although the API server drops their
-	// consumesCounters, the compatibilityGroups in these (feature gate
-	// DRADeviceCompatibilityGroups, off by default in Kubernetes 1.37), or a taint
-	// with the effect NoSchedule or NoExecute. By default such devices are withheld:
+	// PublishUnrestricted publishes a device even if the API server drops one of these
+	// fields: consumesCounters, compatibilityGroups in it (feature gate
+	// DRADeviceCompatibilityGroups, off by default in Kubernetes 1.37), or a taint with the
+	// effect NoSchedule or NoExecute. By default such a device is not published, because
 	// partitions that exclude each other could be allocated at the same time.
 	//
-	// Other dropped fields never withhold a device. Without bindingConditions a Pod is
-	// bound before its device is ready, and waits when the driver prepares the claim.
-	// Without nodeAllocatableResources the scheduler does not subtract what the device
-	// takes from its node, as before that feature. Either way a *DroppedFieldsError is
-	// reported. Default: false.
+	// If other fields are dropped, the device is always published. Without
+	// bindingConditions a Pod is bound before its device is ready, and waits when the
+	// driver prepares the claim. Without nodeAllocatableResources the scheduler does not
+	// subtract the resources that the device needs from those of the node. A
+	// *DroppedFieldsError is reported in all cases. Default: false.
 	PublishUnrestricted bool
-	// ShutdownTimeout is the time that Run has to complete half published pools
-	// after its context is done. Slices stay. Default: DefaultShutdownTimeout.
+	// ShutdownTimeout is the time that Run has to complete incomplete pools after its
+	// context is done. Slices are not deleted. Default: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
 
-	// Name is the name in logs, metrics and health checks. With the prefix
-	// "kubewright-" it is the field manager of the slices, which a second
-	// publisher of a pool reports in its [ContendedError]. Default: DefaultName.
+	// Name is the name in logs, metrics and health checks. The field manager of the
+	// slices is "kubewright-" and Name. A second publisher of a pool reports it in its
+	// [ContendedError]. Default: DefaultName.
 	Name string
-	// ErrorHandler is called with errors that the controller recovers from: with
-	// an *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError or
-	// *UnavailableError when it begins, and with an API outage when it has lasted
-	// for 30 seconds. None of them ends the controller. A driver that passes them to
+	// ErrorHandler is called with errors that the controller recovers from. It is called
+	// with an *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError or
+	// *UnavailableError when the problem begins, and with an API outage that has lasted for
+	// 30 seconds. None of these errors ends the controller. A driver that passes them to
 	// HandleError of its kubeletplugin.DRAPlugin must wrap each with
-	// kubeletplugin.ErrRecoverable, because the examples and most drivers exit on every
-	// other error. Panics in functions of Config are errors with a method
-	// Stack() []byte, which errors.As finds. It is called synchronously and must not
-	// block. Default: the logger of Run's context.
+	// kubeletplugin.ErrRecoverable, because the upstream examples and most drivers exit on
+	// all other errors. The error of a panic in a function of Config has a method
+	// Stack() []byte, which errors.As finds. ErrorHandler is called synchronously and must
+	// not block. Default: the errors are logged with the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks are called after writes and publishes. Default: none.
 	Hooks Hooks

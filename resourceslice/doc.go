@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package resourceslice publishes the devices of a node, or of a cluster, as
-// ResourceSlices (resource.k8s.io, dynamic resource allocation), with the fewest
-// writes, and so that the scheduler can use a pool while it changes.
+// ResourceSlices (resource.k8s.io, dynamic resource allocation). It needs few writes, and
+// the scheduler can use a pool while its devices change.
 //
 // # Usage
 //
-// Pass the whole content of a pool to [Controller.Set], as often as convenient:
+// Pass all devices of a pool to [Controller.Set], as often as you like:
 //
 //	c, err := resourceslice.New(resourceslice.Config{
 //		Client:   clientset,
@@ -18,73 +18,76 @@
 //	go c.Run(ctx)
 //	err = c.Set(resourceslice.PoolID{Driver: "gpu.example.com", Name: nodeName}, resourceslice.Pool{Devices: devices})
 //
-// Set validates the pool and returns at once; the controller writes the differences from
-// the slices on the API server, and [Controller.Wait] returns when it has.
+// Set validates the pool and returns at once. The controller then writes the differences
+// from the slices on the API server. [Controller.Wait] returns when it has done so.
 //
-// A DRA driver also registers with the kubelet and prepares claims, with package
-// kubeletplugin of k8s.io/dynamic-resource-allocation and without its PublishResources.
-// examples/dradriver is a whole driver, with package sysfs for standard attributes and
-// claimstatus for the status of claims.
+// A DRA driver also registers with the kubelet and prepares claims. It uses package
+// kubeletplugin of k8s.io/dynamic-resource-allocation for this, but must not call its
+// PublishResources. examples/dradriver is a complete driver. It uses package sysfs for
+// standard attributes and package claimstatus for the status of claims.
 //
 // # Behavior
 //
-// Consumers take devices from a pool only if they see all slices of its newest
-// generation. One half published pool also makes the scheduler fail Pods that
-// ask for all devices of a class, on any node. Therefore:
+// The scheduler allocates devices from a pool only if it sees all slices of the newest
+// generation of the pool. If one pool is incomplete, Pods that ask for all devices of a
+// class can't be scheduled on any node. Therefore:
 //
-//   - The controller packs devices into slices, and a device stays on its slice.
-//     One device that is added, removed or changed is usually one write, at the
-//     same generation. Independent changes of several slices are one write each,
-//     unless Pool.Atomic is set.
-//   - Slices that must change together, because their number changes or a device
-//     moves between them, get a new generation. To make that rare, pools that grow
-//     to more than four slices get empty spare ones.
-//   - A create or an update completes a pool, never a delete, because the
-//     scheduler does not wake up for deletes.
-//   - After an error a publish continues at the failed write, and a restarted process
-//     continues too if it wants the same content. Slices are adopted under any name.
-//   - Another writer's change is undone after a second, and more and more rarely, up to
-//     five minutes, if it comes again.
+//   - A device stays on its slice. So adding, removing or changing one device is usually
+//     one write, and the generation stays the same. If several slices change, each is one
+//     write, unless Pool.Atomic is set.
+//   - If slices must change together, because their number changes or a device moves to
+//     another slice, they get a new generation. To make this rare, a pool that grows to
+//     more than four slices also gets empty ones.
+//   - The last write that completes a pool is a create or an update, because the
+//     scheduler does not try Pods again after a delete.
+//   - After an error, the controller continues at the write that failed. A restarted
+//     process continues too, if it publishes the same devices. Existing slices may have
+//     any names.
+//   - If another client changes a slice, the change is undone after a second. If this
+//     repeats, the delay grows to five minutes.
 //
-// The controller stores names and hashes in place of objects: 100,000 devices of
-// seven attributes take less than 40 MB. DESIGN.md has the details.
+// The controller stores names and hashes, not objects: 100,000 devices with seven
+// attributes need less than 40 MB. DESIGN.md has the details.
 //
 // # Concurrency
 //
 // All methods may be called by any goroutine at any time; Set, SetAll and Remove
-// never block on I/O. Of two instances of one program, as during a rolling update, the
-// older one leaves a pool to the newer one. Other controllers must not publish the same
-// pool: they undo each other's work and report a *ContendedError. Use a leader election for cluster pools,
-// and name the pools of a node after the node.
+// never block on I/O. If two instances of one program run, as during a rolling update, the
+// older one leaves the pool to the newer one. Other controllers must not publish the same
+// pool, because they would undo each other's work and report a *ContendedError. To prevent
+// this, use a leader election for pools of the cluster, and name the pools of a node after
+// the node.
 //
 // # Failure modes
 //
-// Content that the API server does not take does not delay other content:
+// If the API server does not accept a device, the other devices are published anyway:
 //
-//   - Set returns an *InvalidError with all problems and their paths.
-//   - A device that the API server refuses is left out, or keeps its previous
-//     content, and an *InvalidError is reported.
-//   - Dropped fields, for example because a feature gate is off, are reported as
-//     a *DroppedFieldsError. Devices that must not be used without the field are
-//     withheld, see Config.PublishUnrestricted.
-//   - Refused and dropped content is sent again every hour, after an outage of
-//     the API server, and if Set changes it.
-//   - A missing permission is a *ForbiddenError and tried every minute.
-//   - If no version of the API is served, an *UnavailableError is reported. The
-//     controller follows an API that comes back in another version.
-//   - Other errors are retried with backoff or by a Set, and reported after 30 seconds.
-//   - A write without an answer is repeated until it is answered, before anything
-//     else is planned. A refusal counts as the answer after a minute only.
+//   - If the pool is invalid, Set returns an *InvalidError with all problems.
+//   - If the API server refuses a device, the device is left out or stays as it was, and
+//     an *InvalidError is reported.
+//   - If the API server drops fields, for example because a feature gate is off, a
+//     *DroppedFieldsError is reported. Devices that must not be used without such a field
+//     are not published; see Config.PublishUnrestricted.
+//   - Refused and dropped content is sent again every hour, after an outage of the API
+//     server, and if Set changes it.
+//   - If a permission is missing, a *ForbiddenError is reported. The controller tries
+//     again every minute.
+//   - If no version of the API is served, an *UnavailableError is reported. The API may
+//     come back in another version.
+//   - Other errors are retried with backoff or after a Set, and reported after 30 s.
+//   - A write without an answer is repeated until it is answered, before any other write.
+//     Only after a minute does a refusal count as the answer, because the first attempt
+//     may still be carried out.
 //
-// When Run's context is done, slices stay, and half published pools are
-// completed, for ShutdownTimeout at most. [Controller.Withdraw] removes all pools.
+// When Run's context is done, slices stay, and incomplete pools are completed for at most
+// ShutdownTimeout. [Controller.Withdraw] removes all pools.
 //
 // # Compatibility
 //
-// Kubernetes 1.33 and newer: resource.k8s.io/v1 or v1beta2. Counter sets need v1
-// in the layout of 1.35. A controller of a node that publishes a cluster pool
-// watches that pool alone from 1.37 on, and all cluster pools of the driver
-// before. Set has the limits of 1.37; an API server with lower ones refuses the device.
+// The package needs resource.k8s.io/v1 or v1beta2 (Kubernetes 1.33). Counter sets need v1
+// as of 1.35. If a node's controller publishes a pool of the cluster, it watches only that
+// pool from 1.37 on, and all pools of the driver before. Set checks the limits of 1.37. An
+// API server with lower limits refuses the device.
 //
 // docs/operations.md has the metrics, log lines and permissions.
 package resourceslice

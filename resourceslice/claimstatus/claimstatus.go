@@ -1,15 +1,13 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package claimstatus writes the status of allocated devices into their
-// ResourceClaims: conditions, network data and driver-specific data, which are
-// status.devices of a claim.
+// Package claimstatus writes the status of allocated devices into status.devices of
+// their ResourceClaims: conditions, network data and driver-specific data.
 //
-// The scheduler does not bind a Pod before all binding conditions of its devices
-// are true, see bindingConditions of a device in a ResourceSlice. The status is
-// also the place where users and other programs read the address of a network
-// device. A DRA driver writes it when it has prepared a claim, or earlier if the
-// scheduler waits for it:
+// If a device in a ResourceSlice has bindingConditions, the scheduler binds a Pod only
+// when these conditions are true in the status. Users and other programs also read the
+// address of a network device from the status. A DRA driver writes the status after it has
+// prepared a claim, or earlier if the scheduler waits for a condition:
 //
 //	w, err := claimstatus.New(claimstatus.Config{Client: clientset.ResourceV1(), Driver: "nic.example.com"})
 //	...
@@ -19,9 +17,9 @@
 //
 // # Behavior
 //
-// A write is one server-side apply to the status, so drivers that share a claim
-// don't disturb each other, and a write needs no read before it. A status that
-// the claim has already costs no request. The time of a condition changes only
+// A write is one server-side apply to the status. So drivers with devices in the same
+// claim don't overwrite each other's status, and a write needs no read before it. If the
+// claim already has the status, no request is sent. The time of a condition changes only
 // with its status.
 //
 // # Permissions
@@ -33,7 +31,7 @@
 //
 // # Compatibility
 //
-// Kubernetes 1.34 and newer, because the package uses resource.k8s.io/v1.
+// The package needs resource.k8s.io/v1 (Kubernetes 1.34).
 package claimstatus
 
 import (
@@ -63,7 +61,7 @@ const DefaultCallTimeout = 10 * time.Second
 
 var (
 	// ErrNotAllocated is wrapped by the error of Write for a device that is not
-	// allocated to the claim: the claim was deallocated, or it is another one.
+	// allocated to the claim. The claim was deallocated, or another claim has its name.
 	ErrNotAllocated = errors.New("claimstatus: the device is not allocated to the claim")
 	// ErrDropped is wrapped by the error of Write if the API server stored the
 	// claim without the status, because its feature DRAResourceClaimDeviceStatus
@@ -78,9 +76,9 @@ type Config struct {
 	Client resourcev1client.ResourceClaimsGetter
 	// Required. Driver is the name of the DRA driver whose devices get a status.
 	Driver string
-	// Name and the prefix "kubewright-" are the field manager of the status. Two
-	// programs of one driver that write to one claim need different names, whether
-	// the devices are different or the same. With one name, a Write of one program
+	// Name is part of the field manager of the status, which is "kubewright-" and Name.
+	// If two programs of one driver write to one claim, they need different names, even if
+	// they write about different devices. With the same name, a Write of one program
 	// removes the conditions and the data of the other. Default: the driver's name.
 	Name string
 	// CallTimeout is the deadline of the request that Write sends. Default:

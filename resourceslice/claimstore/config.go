@@ -24,13 +24,13 @@ const DefaultInterval = 5 * time.Minute
 // callTimeout is the deadline of a request to the API server.
 const callTimeout = 10 * time.Second
 
-// A Claim is a ResourceClaim as the store knows it.
+// A Claim is what the store knows about a ResourceClaim.
 type Claim struct {
 	types.NamespacedName
-	// UID identifies the claim: another claim may have its name later.
+	// UID identifies the claim, because another claim may have the same name later.
 	UID types.UID
-	// Devices are the devices of the driver that the claim holds, without those
-	// with admin access, which hold nothing.
+	// Devices are the devices of the driver that the claim holds. Devices with admin
+	// access are not included, because the claim does not hold them.
 	Devices []Device
 }
 
@@ -39,70 +39,70 @@ func (c Claim) String() string { return fmt.Sprintf("%s (UID %s)", c.NamespacedN
 
 // A Device is a device, or a share of one, that is allocated to a claim.
 type Device struct {
-	// Pool and Name are those of the device in a ResourceSlice.
+	// Pool and Name identify the device in the ResourceSlices of the driver.
 	Pool, Name string
-	// ShareID is that of the allocation result. It is empty for a device that one
-	// claim has as a whole.
+	// ShareID is copied from the allocation result. It is empty if the claim has the
+	// whole device.
 	ShareID types.UID
 }
 
-// A Phase is what Config.Unprepare has to undo.
+// A Phase shows what Config.Unprepare must undo.
 type Phase string
 
 // The phases that Config.Unprepare is called with.
 const (
-	// Preparing means that the driver passed a state to begin, and that its
-	// function did not return, or failed: any part of the work may be done.
+	// Preparing means that the driver passed a state to begin, and that its function
+	// failed or did not return. Any part of the work may be done.
 	Preparing Phase = "Preparing"
 	// Prepared means that the claim was prepared.
 	Prepared Phase = "Prepared"
-	// Rebooted means that the claim was prepared, or about to be, when the machine
-	// went down. What lives in the kernel or in devices is gone; files may be left.
+	// Rebooted means that the claim was prepared, or being prepared, before the machine
+	// was restarted. Changes in the kernel and in devices are gone, but files may be left.
 	Rebooted Phase = "Rebooted"
-	// Unreadable means that the record is damaged, or of a version or type that this
-	// program can't read. The state is its zero value. Claim has what could be read,
-	// usually all devices.
+	// Unreadable means that the record is damaged, or has a version or type that this
+	// program can't read. The state is its zero value. Claim contains the fields that
+	// could be read, usually all devices.
 	Unreadable Phase = "Unreadable"
 	// Absent means that there is no record. The state is its zero value, and Claim
-	// has no devices. The claim was never prepared, its driver used no store then,
-	// or its record is lost. A driver removes what it finds by the UID of the claim.
+	// has no devices. Either the claim was never prepared, or the driver did not use a
+	// store then, or the record is lost. A driver should remove everything that it finds
+	// for the UID of the claim.
 	Absent Phase = "Absent"
 )
 
 // Config configures a Store whose claims have a state of type S. The zero value of
 // an optional field means the default that its comment states.
 type Config[S any] struct {
-	// Required. Dir is the directory of the store. Its parent must exist. Nothing
-	// else may use it, and only the user of this process may write it. It must
-	// outlive the Pod of the driver, so that a new Pod finds it.
+	// Required. Dir is the directory of the store. Its parent must exist. Other programs
+	// must not use it, and only the user of this process may have write permission. It
+	// must outlive the Pod of the driver, so that the next Pod finds it.
 	Dir string
 	// Required. Driver is the name of the DRA driver. The store ignores devices of
-	// other drivers, and a directory of another driver is refused.
+	// other drivers, and Open returns an error for a directory of another driver.
 	Driver string
 	// Required. BootID identifies the boot of the machine. See [BootID].
 	BootID string
-	// Required. Claims reads ResourceClaims, with the verb get.
+	// Required. Claims reads ResourceClaims. It needs the verb get.
 	Claims resourcev1client.ResourceClaimsGetter
-	// Required. Unprepare undoes what was done for a claim. It must succeed if
-	// nothing is left to undo, because it is called again after an error and after
-	// a crash. The store calls it for one claim at a time, also across the
-	// processes that share Dir, and for different claims concurrently.
-	//
-	// A panic in it counts as an error.
+	// Required. Unprepare undoes everything that was done for a claim. It must succeed
+	// if nothing is left to undo, because it is called again after an error and after a
+	// crash. For one claim there is one call at a time, even if several processes share
+	// Dir. For different claims it is called concurrently. A panic counts as an error.
 	Unprepare func(ctx context.Context, claim Claim, state S, phase Phase) error
 
-	// Shared reports whether several claims may hold the device at once although
-	// their allocations name no share, for example because the driver divides its
-	// time. It must be safe for concurrent use. Default: no device.
+	// Shared reports whether several claims may hold the whole device at once, for
+	// example because the driver divides the device's time among them. It must be safe for
+	// concurrent use. Default: it returns false for all devices.
 	Shared func(Device) bool
-	// Interval is the time between two passes of Run, which sends one GET for each
-	// claim in a pass, and the time that a claim keeps its devices after it is gone. At least 1 s. Default: DefaultInterval.
+	// Interval is the time between two passes of Run. A pass sends one GET for each
+	// claim. A claim that is gone keeps its devices for at least this time. At least 1 s.
+	// Default: DefaultInterval.
 	Interval time.Duration
 	// Name is the name of the store in logs and checks. Default: "claimstore".
 	Name string
-	// ErrorHandler is called with errors that Run recovers from, and with damage of
-	// the store's file. Repeats of the same class are suppressed until a pass
-	// succeeds. It must not block. Default: the error is logged.
+	// ErrorHandler is called with errors that Run recovers from, and if the store's file
+	// is damaged. Repeats of the same class are suppressed until a pass succeeds. It must
+	// not block. Default: the error is logged.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 }
 
@@ -126,8 +126,8 @@ func (c *Config[S]) complete() error {
 	return lifecycle.InvalidConfig("claimstore", problems)
 }
 
-// BootID returns the ID that Linux gives to each boot of the machine. In a
-// container it is that of the host.
+// BootID returns an ID that Linux changes with each boot of the machine. In a container
+// it is the ID of the host.
 func BootID() (string, error) {
 	id, err := os.ReadFile(filepath.FromSlash("/proc/sys/kernel/random/boot_id"))
 	if err != nil {

@@ -4,9 +4,9 @@
 // Package claimstore records which ResourceClaims a DRA driver has prepared, so
 // that a crash, an upgrade, a reboot or a lost call leaves nothing behind.
 //
-// The helper library kubeletplugin of k8s.io/dynamic-resource-allocation has the
-// registration, the sockets and the calls of a driver. What was done for a claim,
-// and has to be undone, a driver must remember on its own. This package does it:
+// Package kubeletplugin of k8s.io/dynamic-resource-allocation handles a driver's
+// registration, sockets and calls. But the driver must remember what it has done for a
+// claim, so that it can undo it later. This package stores that:
 //
 //	store, err := claimstore.Open(ctx, claimstore.Config[State]{
 //		Dir:    "/var/lib/kubelet/plugins/gpu.example.com/claims",
@@ -34,54 +34,55 @@
 //
 // # Behavior
 //
-// A claim is Preparing from the first begin on, Prepared when Prepare has
-// returned, and ended when Unprepare has returned. Each step is on the disk before
-// the call that makes it returns. Prepare and Unprepare are idempotent: a claim
-// that is prepared, or has ended, costs a read of a file in the page cache. A crash
-// at any point leaves a record from which the next call, or Run, goes on.
+// The phase of a claim is Preparing from the first call of begin, and Prepared when Prepare
+// has returned. When Unprepare has returned, the claim has ended. A change of the phase is
+// on the disk before the call returns. Prepare and Unprepare are idempotent: if there is
+// nothing to do, a call costs a read of a file in the page cache. After a crash at any
+// point, the next call or Run continues from the record on the disk.
 //
-// A device belongs to one claim at a time: Prepare refuses a device that another
-// claim holds, and names that claim. Claims that name a share of a device, and
-// devices for which Config.Shared returns true, are excepted.
+// A device belongs to one claim at a time. If another claim holds it, Prepare returns an
+// error with the name of that claim. Devices for which Config.Shared returns true, and
+// claims for a share of a device, are exceptions.
 //
-// A claim that has ended leaves a tombstone. If Prepare is called for it later,
-// the store asks the API server whether a Pod uses the claim: a call that was
-// delayed until after Unprepare changes nothing.
+// A claim that has ended leaves a tombstone. A call of Prepare may be delayed until after
+// Unprepare. So if Prepare is called for a claim that has ended, the store reads the claim
+// from the API server, and does nothing unless a Pod uses it.
 //
-// Records of another boot of the machine are handed to Config.Unprepare once, with
-// the phase Rebooted, and end. Run unprepares claims that no longer exist or have lost
-// their devices. It sends one GET for each claim and Interval.
+// If the machine was restarted, Config.Unprepare is called once for each claim, with the
+// phase Rebooted, and the claim ends. Run unprepares claims that no longer exist or have
+// lost their devices. It sends one GET for each claim and Interval.
 //
-// The state is encoded once and never again: a field that a newer version of the
-// driver adds survives an older one, as long as the older one only reads the
-// record.
+// The state of a claim is encoded only once. If an older version of the driver only reads
+// the record, fields that a newer version has added are not lost.
 //
 // # Concurrency
 //
-// Calls for different claims run concurrently, calls for one claim or one device
-// one after the other. The same holds between processes with one directory, such
-// as the two instances of a driver during kubeletplugin's RollingUpdate: a process
-// locks a claim for the time of a call, and a process that dies loses its locks.
-// The lock is one of Linux; on other systems only one process may use a directory.
+// Calls for different claims run concurrently. Calls for one claim or one device run one
+// after the other. This is also true for several processes with one directory, such as
+// the two instances of a driver during kubeletplugin's RollingUpdate. A process locks a
+// claim during a call, and loses its locks if it dies. The locks need Linux. On other
+// systems only one process may use a directory.
 //
 // # Failure modes
 //
-//   - Full disk: Prepare fails. Unprepare succeeds: it changes one byte in place.
-//   - Read-only disk: both fail. All and idempotent calls of Prepare work.
-//   - Power cut: every acknowledged step is there, because it was flushed. What
-//     was being written is not.
-//   - Damage: a damaged record costs one claim. Its readable part is used, with the
-//     phase Unreadable, and otherwise its line is appended to the file "damaged" and
-//     reported. Prepare of such a claim returns an UnreadableError until the claim
-//     was unprepared.
-//   - API server away: Prepare and Unprepare need it only for a claim that has
-//     ended before. Run ends no claim without an answer.
+//   - If the disk is full, Prepare fails. Unprepare succeeds, because it changes one byte
+//     in place.
+//   - If the disk is read-only, both fail. All works, and so does Prepare if there is
+//     nothing to do.
+//   - After a power cut, a change is there if the call had returned, because it was
+//     flushed. A change that was being written may be lost.
+//   - If a record is damaged, other claims are not affected. If a part of it can be read,
+//     the claim has the phase Unreadable. Otherwise the line is appended to the file
+//     "damaged" and reported. Prepare of such a claim returns an UnreadableError until the
+//     claim was unprepared.
+//   - If the API server is away, Prepare fails for claims that have ended before, and
+//     only for these. Unprepare does not need it. Run ends no claim without an answer.
 //
-// The state of a claim is readable with cat, and is not encrypted.
+// The file is text that cat can show. The states of claims in it are not encrypted.
 //
 // # Compatibility
 //
-// Kubernetes 1.34 and newer, because the package uses resource.k8s.io/v1. Run and
-// Prepare need the verb get for resourceclaims. The format of the file has a
-// version; a newer version reads all older ones.
+// The package needs resource.k8s.io/v1 (Kubernetes 1.34), and the verb get for
+// resourceclaims. The format of the file has a version, and newer versions of this
+// package can read all older ones.
 package claimstore

@@ -1,16 +1,15 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysfs reads the standard attributes of PCI devices from the files of
-// a Linux kernel's sysfs.
+// Package sysfs reads the standard attributes of PCI devices from sysfs, a file system of
+// the Linux kernel.
 //
 //	attributes, err := sysfs.PCIAttributes(os.DirFS("/sys"), "0000:3b:00.0")
 //
-// A claim can ask for a GPU and a network interface below the same PCIe root,
-// although two drivers publish them, because both use the same attributes. The
-// names and formats are those of package deviceattribute of
-// k8s.io/dynamic-resource-allocation. This package needs no other source than the
-// files, so a test passes a testing/fstest.MapFS.
+// The attributes let a claim ask for a GPU and a network interface below the same PCIe
+// root, even if two drivers publish them. The names and formats are those of package
+// deviceattribute of k8s.io/dynamic-resource-allocation. All data comes from the files, so
+// a test can pass a testing/fstest.MapFS.
 package sysfs
 
 import (

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package rollout decides which configuration package configcheckpoint runs, and what
-// its store records. It does no I/O: [State.Apply] takes facts, [State.Next] returns the
-// record that must be written, and the other methods return decisions.
+// is written to its store. [State.Apply] records facts, [State.Next] returns the record that
+// must be written, and the other methods return decisions. The package does no I/O.
 package rollout
 
 import (
