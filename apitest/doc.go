@@ -22,20 +22,20 @@
 //		})
 //	}
 //
-// docs/testing.md goes from a first test to budgets, with the traps of virtual time.
+// docs/testing.md is a guide. It also explains the traps of virtual time.
 //
 // # Behavior
 //
 // [Server.Client] returns an ordinary *kubernetes.Clientset, [Server.Config] the
 // configuration for any other client, and [Server.Handler] an http.Handler for a
-// real listener. Requests in JSON or protobuf run on the goroutine of the
-// caller. Latencies, Retry-After and watch timeouts use package time, so inside
-// a bubble they are exact and take no real time.
+// real listener. The goroutine of the caller serves its requests, in JSON or protobuf.
+// Latencies, Retry-After and watch timeouts use package time. So in a bubble they are
+// exact and take no real time.
 //
-// Every kind of client-go's clientset is served in its newest version. If that
-// version is alpha or beta, [Options].Serve must name it. Other kinds are served
-// after [Server.Register], or after the creation of their
-// CustomResourceDefinition. The rules for all kinds:
+// The server serves the newest version of every kind of client-go's clientset. If that
+// version is alpha or beta, [Options].Serve must contain it. Other kinds are served
+// after [Server.Register], or after their CustomResourceDefinition was created. These
+// features work for all kinds:
 //
 //   - resourceVersions, UIDs, generateName, generations; 409 for stale writes
 //   - the status subresource, label and field selectors, pages of lists, dry runs
@@ -44,28 +44,28 @@
 //   - graceful deletion of pods, finalizers, preconditions, propagation policies
 //
 // [Server.Inject] injects faults. [Server.DropWatches], [Server.BreakWatches] and
-// [Server.ExpireWatches] end watches. [Server.Compact] forgets all history.
+// [Server.ExpireWatches] end watches. [Server.Compact] deletes the history of changes.
 // [Server.Requests] returns the journal: every request with its time, user, body and
 // result. [Server.Put], [Get], [List], [Edit] and [Delete] read and change objects
 // without a request, a journal entry, authorization or validation. [Server.Observe]
-// reports every change, [Server.Objects] returns all objects, [Server.StallReads] makes
-// reads old, and [Server.Backup] remembers and restores everything.
+// reports every change, [Server.Objects] returns all objects, [Server.StallReads] lets
+// reads return an older state, and [Server.Backup] saves the state to restore it later.
 //
-// By default the Node authorizer applies to node identities, and all other requests are
-// allowed; [Options].Authorizer replaces that, see [RBACFrom]. NodeRestriction is always on.
+// By default the Node authorizer decides about requests of nodes, and other requests are
+// allowed. [Options].Authorizer replaces this, see [RBACFrom]. NodeRestriction is always on.
 //
 // # Concurrency
 //
-// A Server may be used concurrently. It starts no goroutine, apart from timers
-// while a namespace is being emptied and for [Fault].CommitAfter. In a bubble, use
-// a Server that was made in that bubble, as [Bubble] does.
+// A Server may be used concurrently. It starts no goroutines. Only while it deletes the
+// content of a namespace, and for [Fault].CommitAfter, does it use timers. In a bubble,
+// use a Server that was made in that bubble, as [Bubble] does.
 //
 // # Compatibility
 //
-// In every test run internal/conformance compares answers with recordings of
-// kube-apiserver 1.37, 1.36, 1.35 and 1.34. In up to nine cases the package words an
-// error of an older one as 1.37 does. Of 1,900 malformed and unusual requests only the
-// status codes are compared: 14 differ from 1.37, which internal/conformance lists.
+// The tests in internal/conformance compare answers with recordings of kube-apiserver
+// 1.37, 1.36, 1.35 and 1.34. For an older version, the messages of up to nine cases are
+// those of 1.37. The recordings include 1,900 malformed and unusual requests, of which only
+// the status codes are compared. 14 codes differ from 1.37; internal/conformance lists them.
 //
 //	                                       as kube-apiserver 1.37
 //	metadata, conflicts, patches, delete   yes, recorded
@@ -78,7 +78,7 @@
 //	other kinds                            metadata, status, generation, watch:
 //	                                         recorded; no defaults, no validation
 //	access reviews                         answered by the Authorizer
-//	tokens of ServiceAccounts, TokenReview yes; a client is who its Config says
+//	tokens of ServiceAccounts, TokenReview yes; they do not change who a client is
 //	eviction, PodDisruptionBudgets         yes; no controller fills in the status of a budget
 //	PriorityClasses                        yes
 //	/scale of Deployments and others,      yes, not recorded
@@ -90,20 +90,20 @@
 //	garbage collection                     on Server.CollectGarbage
 //	namespaces                             emptied by the server itself
 //
-// Not enforced, and so a program that a test accepts may be refused by a real server:
+// The Server does not check these. So a real server may refuse what a test accepts:
 //
 //   - authentication, quotas, limit ranges, webhooks, admission policies, Pod Security,
 //     priority and fairness, rate limits
 //   - the schemas of custom resources: no validation, pruning, defaults or conversion
-//   - defaults and validation of the kinds that are not named above
-//   - of pods: affinity beyond its shape, most of security contexts, resource claims' names,
-//     volumes of storage systems, RuntimeClasses, and the admission plugin ServiceAccount
+//   - defaults and validation of kinds that the table does not list
+//   - in pods: the content of affinity, most of security contexts, names of resource claims,
+//     volumes of storage systems, RuntimeClasses, the admission plugin ServiceAccount
 //   - the finalizers of PersistentVolumes and their claims, which only a controller removes
-//   - of ResourceClaims: the requests, and the gates of the status' fields
+//   - in ResourceClaims: the requests, and the feature gates of fields of the status
 //   - the size of custom resources in etcd
 //
-// Not offered, and answered with 404: logs, exec, attach, port-forward, proxy. Server-side
-// apply of a Scale is answered with 415.
+// It answers logs, exec, attach, port-forward and proxy with 404, and server-side apply of a
+// Scale with 415.
 //
 // There is no promise of compatibility before version 1.0.
 package apitest

@@ -40,17 +40,17 @@ type Options struct {
 	// node identities, and that all other requests are allowed.
 	Authorizer Authorizer
 	// ManagedFields makes metadata.managedFields exact for every write of a client.
-	// Otherwise they are exact from the first server-side apply to an object on, and
-	// before it name only the managers. Exact ones make a write several times slower.
+	// Otherwise they only list the managers before the first server-side apply to an
+	// object, and are exact after it. Exact ones make a write several times slower.
 	ManagedFields bool
-	// History is the minimal number of past changes of each kind from which a
-	// watch can start. Older resourceVersions are answered with 410. 0 means
-	// 4096.
+	// History is the minimal number of changes of each kind that are kept, so that a
+	// watch can start before them. A watch from an older resourceVersion is answered with
+	// 410. 0 means 4096.
 	History int
 }
 
-// Server is an API server in memory. It starts no goroutine: requests run on the
-// goroutine of the client, and a watch waits in the Read of its response body. A
+// Server is an API server in memory. It starts no goroutines: the goroutine of the
+// client serves its requests, and a watch waits in the Read of its response body. A
 // Server may be used concurrently. In a synctest bubble, use a Server that was
 // made in that bubble.
 type Server struct {

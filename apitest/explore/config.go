@@ -18,44 +18,46 @@ const (
 	DefaultRate     = 5
 )
 
-// Config selects the faults and limits of an exploration. The zero value hits every place of a scenario once
-// with every fault of Faults.
+// Config selects the faults and limits of an exploration. The zero value tries every
+// fault of Faults once at each of its places.
 type Config struct {
-	// Options are those of the API server of each run.
+	// Options configure the API server of each run.
 	Options apitest.Options
 	// Faults are the faults that are tried. Nil means those of Faults.
 	Faults []Fault
 	// Ignore names fields that may differ at the end: a kind and a path, such as
 	// "Pod.status.message" or "Node.metadata.annotations.example.com/seen". The kind *
-	// stands for every kind. Lists are looked through: "Pod.status.conditions.reason".
-	// A kind alone, such as "LeaseCandidate", leaves out its objects, if programs choose
+	// stands for every kind. If a field is a list, the rest of the path is a field of its
+	// elements: "Pod.status.conditions.reason". A kind without a path, such as
+	// "LeaseCandidate", ignores all of its objects, for example because programs choose
 	// their names at random.
 	Ignore []string
-	// Sample is the maximal number of plans with one fault, which are spread over all
-	// plans. 0 means all plans.
+	// Sample is the largest number of plans with one fault. They are selected evenly
+	// from all plans. 0 means all plans.
 	Sample int
 	// Budget is the real time for plans with two faults, which are run after those with
-	// one. Pairs is their maximal number. If both are set, the exploration ends at the
-	// first of the two limits. If both are 0, there are no such plans.
+	// one. Pairs is the largest number of plans with two faults. If both are set, the
+	// exploration ends when one of the limits is reached. If both are 0, there are no plans
+	// with two faults.
 	Budget time.Duration
 	Pairs  int
 	// Seed selects the plans with two faults. With the same Seed and Pairs, and no
-	// Budget, the same plans run. 0 means a seed of the moment, which is printed.
+	// Budget, the same plans run. 0 means a random seed, which is printed.
 	Seed uint64
 	// Settle is the virtual time between the last step or fault and the comparison.
 	// 0 means DefaultSettle.
 	Settle time.Duration
-	// Deadline is the virtual time within which a step must be reached, the end must be
-	// that of the reference, and a program must return. It begins again with each of
-	// these, and is prolonged by a fault. 0 means DefaultDeadline.
+	// Deadline is the virtual time within which each step must be reached, the objects at
+	// the end must be those of the reference, and a program must return. Each of these has
+	// the full time, and a fault extends it. 0 means DefaultDeadline.
 	Deadline time.Duration
-	// Rate is how many times the requests an hour of the reference are a finding.
-	// 0 means DefaultRate. The requests of a restart are allowed in addition.
+	// Rate limits the requests an hour. More than Rate times those of the reference are a
+	// finding; the requests of a restart are not counted. 0 means DefaultRate.
 	Rate float64
-	// Refused makes an answer of 403 that the reference did not have a finding.
+	// Refused makes an answer with 403 a finding if the reference has no such answer.
 	Refused bool
-	// InProcess runs all plans in this process, for a debugger and for coverage. A
-	// panic in a goroutine of a program then ends the test without its plan.
+	// InProcess runs all plans in this process, for a debugger and for coverage. If a
+	// goroutine of a program panics, the test ends, and the plan is not printed.
 	InProcess bool
 }
 
@@ -78,20 +80,21 @@ func (c Config) withDefaults() Config {
 // pairs reports whether there are plans with two faults.
 func (c Config) pairs() bool { return c.Budget > 0 || c.Pairs > 0 }
 
-// Scenario has the parts of a run. All of it belongs to one World: the function that
-// returns it is called in the bubble of each run, and makes whatever the run needs.
+// Scenario has the parts of a run. It belongs to one World: the function that returns it
+// is called in the bubble of each run, and makes everything that the run needs.
 type Scenario struct {
 	// Programs run from the beginning to the end. Required.
 	Programs []Program
-	// Steps are what other clients do, one after the other.
+	// Steps are the actions of other clients, one after the other.
 	Steps []Step
-	// Always has invariants. They are asked after every change of an object, after
-	// every Process.Call, and while a step is waited for. A function must not write to
-	// the server or wait. It may be called by several goroutines, one at a time.
+	// Always has invariants. They are checked after every change of an object, after
+	// every Process.Call, and while the exploration waits for a step. Their functions must
+	// not write to the server or wait. They are called by several goroutines, one call at
+	// a time.
 	Always []Invariant
-	// Finally, if set, is asked at the end, in addition to the comparison with the
-	// reference. It is asked again until Config.Deadline while it returns an error. It
-	// is not asked after a fault that changes the world.
+	// Finally, if set, is called at the end, in addition to the comparison with the
+	// reference. While it returns an error, it is called again until Config.Deadline. It
+	// is not called after a fault with World.
 	Finally func() error
 }
 
@@ -108,8 +111,8 @@ type Program struct {
 	Name string
 	// User is the identity of the requests. The zero User is an administrator.
 	User apitest.User
-	// Undisturbed programs stand in for what the scenario needs, such as a kubelet that
-	// reports pods as ready: no fault hits their requests, and these don't count for
+	// Undisturbed is for programs that simulate other components, such as a kubelet that
+	// reports pods as ready. Their requests have no faults and do not count for
 	// Config.Rate.
 	Undisturbed bool
 	// Run runs the program until ctx is done. It is called again after a crash, and

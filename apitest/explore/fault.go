@@ -79,9 +79,9 @@ type Fault struct {
 //	restore            5 s after a write, the state before it is restored from a backup
 //
 // The places of a fault are writes, and also calls if the list says so. Faults that refuse or
-// slow down requests also hit reads. Faults that are not about one request also hit steps,
-// which are what other clients do: a crash, takeover or restart hits each program at
-// that instant, and a fault of events or objects is tried once for each step.
+// slow down requests are also tried at reads. Faults that are not about one request are also
+// tried at steps, which are actions of other clients. There, a fault
+// of one program, such as a crash, is tried for each program. Other faults are tried once.
 func Faults() []Fault {
 	faults := []Fault{
 		{Name: "crash before", apply: func(x *exchange) { x.p.crash() }},
