@@ -47,14 +47,14 @@ type Config struct {
 	// NodeName is the name of the Node that permissions are checked for.
 	// Required.
 	NodeName string
-	// Backend does the work. New asserts its capabilities: LogSource, Executor,
-	// Attacher, PortForwarder, StatsSource, MetricsSource. A request that needs a
-	// capability that Backend does not have is answered with 501. Required.
+	// Backend implements some of LogSource, Executor, Attacher, PortForwarder,
+	// StatsSource and MetricsSource. A request that needs another one of them is answered
+	// with 501. Required.
 	Backend any
 	// Client is used for TokenReviews and SubjectAccessReviews, for the CA bundle
 	// of client certificates unless ClientCAFile or ClientCA is set, and for
 	// CertificateSigningRequests if Certificate.Dir is set. It is the whole
-	// interface because package util/certificate of client-go asks for that.
+	// interface because package util/certificate of client-go needs it.
 	// Required, unless Authenticator and Authorizer are set and Certificate.Dir is
 	// not.
 	Client kubernetes.Interface
@@ -65,14 +65,14 @@ type Config struct {
 	Address string
 	// Listener is used by Run instead of Address if it is set. Run closes it.
 	Listener net.Listener
-	// Pods yields the pods of the node. Their UIDs, containers and statuses
-	// decide what exists: requests for other pods and containers get 404. If it is
-	// nil, the backend decides, and /pods and /runningpods/ are answered with 501.
-	// If several pods have the name in a request without a UID, it is for the newest.
-	// The pods are not modified. It may be called by several goroutines.
+	// Pods yields the pods of the node, with their UIDs, containers and statuses.
+	// Requests for other pods and containers are answered with 404. If Pods is nil, the
+	// backend decides which pods exist, and /pods and /runningpods/ are answered with 501.
+	// If a request has no UID and several pods have its name, the newest pod is used.
+	// The pods are not modified. Pods may be called by several goroutines.
 	Pods iter.Seq[*corev1.Pod]
-	// Checks are the checks of /healthz and /livez, by name. The controllers of
-	// this library are such checks.
+	// Checks are the checks of /healthz and /livez, each with its name. The controllers
+	// of this library implement Check.
 	Checks []Check
 	// ReadyChecks are the checks of /readyz, in addition to Checks.
 	ReadyChecks []Check
@@ -80,19 +80,19 @@ type Config struct {
 	Metrics http.Handler
 	// ProbeMetrics serves /metrics/probes if it is set.
 	ProbeMetrics http.Handler
-	// Configz returns the value that /configz serves as JSON if it is set. Secrets
-	// in it are the caller's business.
+	// Configz, if it is set, returns a value that /configz serves as JSON. It must
+	// remove secrets from that value.
 	Configz func() (any, error)
 	// Pprof serves /debug/pprof, which shows the command line and the memory of
-	// the process. It needs the permission nodes/proxy.
+	// the process. Clients need the permission nodes/proxy.
 	Pprof bool
 
-	// Certificate says where the serving certificate of Run comes from. By default
-	// it is self-signed.
+	// Certificate configures the serving certificate of Run. By default the certificate
+	// is self-signed.
 	Certificate Certificate
 	// ClientCAFile is the path of a PEM file with the CAs of client certificates.
-	// It is read again every minute in which it is needed. If neither ClientCAFile
-	// nor ClientCA is set, they come from the ConfigMap
+	// If it is needed, it is read again at most once a minute. If neither ClientCAFile
+	// nor ClientCA is set, the CAs are read from the ConfigMap
 	// extension-apiserver-authentication in kube-system. A node's own credentials
 	// (system:node:NAME) may not read that ConfigMap.
 	ClientCAFile string
@@ -103,28 +103,27 @@ type Config struct {
 	// Authorizer replaces SubjectAccessReviews if it is set.
 	Authorizer authorizer.Authorizer
 
-	// MaxStreams bounds the open exec, attach, run, port-forward and log requests, and
+	// MaxStreams limits the open exec, attach, run, port-forward and log requests, and
 	// the connections that are forwarded. One pod may have a quarter of them, one
-	// namespace half, one user three quarters, and each at least 10. More are answered
-	// with 429. Default:
-	// DefaultMaxStreams.
+	// namespace half, one user three quarters, and each at least 10. More requests are
+	// answered with 429. Default: DefaultMaxStreams.
 	MaxStreams int
 	// StreamIdleTimeout closes exec, attach and port-forward connections without
 	// traffic. Default: DefaultStreamIdleTimeout.
 	StreamIdleTimeout time.Duration
-	// StreamCreationTimeout bounds the time for a client to create the streams of
-	// a connection. Default: DefaultStreamCreationTimeout.
+	// StreamCreationTimeout is the time that a client has to create the streams of a
+	// connection. Default: DefaultStreamCreationTimeout.
 	StreamCreationTimeout time.Duration
-	// LogDrain ends the follow of a container that, by its pod's status, has ended:
-	// the follow ends when the backend has returned no bytes for this duration. It
-	// is for backends whose reader does not end; it needs Pods. Default:
+	// LogDrain is for backends whose log reader does not end with the container. If the
+	// status of the pod shows that the container has ended, a followed log ends when the
+	// backend has returned no bytes for this duration. It needs Pods. Default:
 	// DefaultLogDrain.
 	LogDrain time.Duration
-	// CallTimeout bounds each API request and each call of StatsSource and
+	// CallTimeout is the deadline of each API request and of each call of StatsSource and
 	// MetricsSource. Default: DefaultCallTimeout.
 	CallTimeout time.Duration
 	// ShutdownTimeout is the time for open requests to end after Run's context is
-	// done; then their connections are closed. Default: DefaultShutdownTimeout.
+	// done. After that their connections are closed. Default: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
 
 	// ErrorHandler is called with errors that the Server recovers from. It must
@@ -142,18 +141,18 @@ type Check interface {
 	Check(*http.Request) error
 }
 
-// Certificate says where the serving certificate comes from. A pair of files is
-// used if set; otherwise the signer, if Dir is set. Until the signer has issued
-// a certificate, and if neither is set, the certificate is self-signed: clients
-// that verify certificates reject it.
+// Certificate configures the serving certificate. If CertFile and KeyFile are set, they
+// are used. Otherwise, if Dir is set, a signer issues the certificate. Until the signer has
+// issued one, and if nothing is set, the certificate is self-signed. Clients that verify
+// certificates reject it.
 type Certificate struct {
 	// CertFile and KeyFile are the paths of PEM files. They are read again when
 	// they change.
 	CertFile, KeyFile string
-	// Dir is the folder for certificates that the signer
-	// kubernetes.io/kubelet-serving issues, on request and before they expire.
-	// Requests must come from the credentials of the node, and the cluster must
-	// have an approver for them.
+	// Dir is the directory for certificates of the signer
+	// kubernetes.io/kubelet-serving. The Server requests a new one before the old one
+	// expires. Client must have the credentials of the node, and the cluster must have an
+	// approver for these requests.
 	Dir string
 	// Hosts are the IP addresses and DNS names of the node for requested and
 	// self-signed certificates. Required with Dir.

@@ -1,14 +1,14 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeapi serves the HTTPS API of a node: the server behind kubectl logs,
-// exec, cp, attach, port-forward, debug and top, metrics-server and Prometheus.
+// Package nodeapi serves the HTTPS API of a node. It is needed for kubectl logs, exec,
+// cp, attach, port-forward, debug and top, for metrics-server, and for Prometheus.
 //
-// A [Server] authenticates and authorizes each request, checks it against the
-// pods of the node, and calls a backend: any type that implements some of
-// [LogSource], [Executor], [Attacher], [PortForwarder], [StatsSource] and
-// [MetricsSource]. The package is a module of its own, because streaming and
-// delegated authentication need modules that the rest of the library does not.
+// A [Server] authenticates and authorizes each request. It checks that the node has the
+// pod and the container, and calls a backend. A backend implements some of [LogSource],
+// [Executor], [Attacher], [PortForwarder], [StatsSource] and [MetricsSource]. The package
+// is a separate module, because streaming and delegated authentication need modules that
+// the rest of the library does not need.
 //
 // # Usage
 //
@@ -29,15 +29,15 @@
 //	err = server.Run(ctx)
 //
 // The Node must report an address (nodestatus.Addresses) and the port
-// (nodestatus.KubeletPort). A program that has an HTTPS server uses the Server as an
-// http.Handler; see [Server.ServeHTTP].
+// (nodestatus.KubeletPort). If a program already has an HTTPS server, it can use the Server
+// as an http.Handler; see [Server.ServeHTTP].
 //
 // # Behavior
 //
-// Every request is authenticated by a client certificate of the cluster's client
-// CA or by a bearer token (TokenReview); anonymous requests are rejected. Then a
-// SubjectAccessReview for this node decides, first for the fine-grained
-// subresource, then for nodes/proxy, which does not grant stats and metrics:
+// Every request is authenticated by a client certificate of the cluster's client CA or
+// by a bearer token (TokenReview). Anonymous requests are rejected. Then the Server asks
+// the API server, with a SubjectAccessReview, whether the client has the permission in this
+// table. The permission nodes/proxy is enough for all paths except for stats and metrics:
 //
 //	/healthz, /livez, /readyz             get nodes/healthz
 //	/pods, /runningpods/                  get nodes/pods
@@ -48,42 +48,42 @@
 //	/configz                              get nodes/configz
 //	/debug/pprof, other paths             get nodes/proxy
 //
-// A capability that the backend does not have is answered with 501 and its name,
-// an unknown pod or container with 404, a malformed request with 400, an invalid
-// log option with 422, and too many streams with 429, of the node, of a pod (a quarter
-// of them), of a namespace (half) or of a user (three quarters). An error of the backend that
-// is an APIStatus of package k8s.io/apimachinery/pkg/api/errors keeps its status.
+// If the backend does not have a capability, the answer is 501 with its name. The answer
+// is 404 for an unknown pod or container, 400 for a malformed request, 422 for an invalid
+// log option, and 429 if there are too many streams (see [Config].MaxStreams). If an error
+// of the backend is an APIStatus of package k8s.io/apimachinery/pkg/api/errors, the answer
+// has that status.
 //
-// Exec, attach and port-forward speak SPDY (v4.channel.k8s.io to v2) and WebSocket
-// (v4.channel.k8s.io and older). At most 256 KiB of input of a connection wait for
-// their reader. The context of a command ends when its client is gone. A followed log
-// ends when its reader does, when its client is gone, or [Config.LogDrain] after
-// the container has ended by the status of its pod.
+// Exec, attach and port-forward support SPDY (v4.channel.k8s.io to v2) and WebSocket
+// (v4.channel.k8s.io and older). At most 256 KiB of input of a connection are buffered.
+// The context of a command is canceled when the client closes the connection. A followed log
+// ends when the backend's reader ends or the client closes the connection. It also ends
+// [Config].LogDrain after the status of the pod shows that the container has ended.
 //
 // # Concurrency
 //
-// All methods may be called concurrently. The backend, Pods, checks and hooks are
-// called by the goroutines of requests, many at a time.
+// All methods may be called concurrently. The goroutines of requests call the backend,
+// Pods, checks and hooks, many at a time.
 //
 // # Failure modes
 //
-// If the API server is unreachable, permissions that were granted less than five
-// minutes ago still count, and tokens that were checked less than two minutes ago;
-// other requests get 503. A client certificate gets 503 too until a client CA was
-// loaded. If a signer has not issued a certificate, or none is configured, the Server
-// uses a self-signed one and logs the consequences. If a file with a certificate or a
-// CA becomes unreadable, the previous content stays in use. A panic of a callback ends
-// its request with 500 and goes to ErrorHandler with its stack.
+// If the API server can't be reached, permissions that were granted less than five
+// minutes ago are still valid, and so are tokens that were checked less than two minutes
+// ago. Other requests get 503. Requests with a client certificate also get 503 until a
+// client CA was loaded. If no signer is configured, or the signer has not issued a
+// certificate yet, the Server uses a self-signed certificate and logs the consequences. If
+// a file with a certificate or a CA can no longer be read, its previous content is used. A
+// panic in a callback ends its request with 500, and ErrorHandler gets the stack.
 //
-// A command that does not read its input, and whose client has sent more of it than
-// fits in the buffers, runs on after the loss of its client until it reads, writes or
-// ends.
+// If a command does not read its input, and its client has sent more input than fits in
+// the buffers, the Server can't notice that the client is gone. Then the command continues
+// until it reads, writes or ends.
 //
 // # Compatibility
 //
-// The package builds with k8s.io modules v0.37 and serves API servers of all
-// supported versions. A Node must not declare the feature
-// ExtendWebSocketsToKubelet: the Server does not speak v5.channel.k8s.io.
+// The package needs k8s.io modules v0.37, and works with API servers of all supported
+// versions. A Node must not declare the feature ExtendWebSocketsToKubelet, because the
+// Server does not support v5.channel.k8s.io.
 //
 // docs/operations.md has the metrics, log lines and permissions.
 package nodeapi

@@ -26,46 +26,45 @@ type Config struct {
 	NodeName string
 
 	// Client reads the ConfigMaps, Secrets and Services that environment variables
-	// refer to, so that the provider gets their values, as from virtual-kubelet.
-	// clientset.CoreV1() is one. Default: none, and the provider gets variables as they
-	// are in the pod: SkipDownwardAPIResolution of virtual-kubelet.
+	// refer to. The provider gets their values, as from virtual-kubelet.
+	// clientset.CoreV1() is one. Default: none, and the provider gets the variables as they
+	// are in the pod, as with SkipDownwardAPIResolution of virtual-kubelet.
 	Client corev1client.CoreV1Interface
-	// Resolver replaces the one that New makes of Client. A provider that mounts volumes
-	// has it in common with the adapter: its Pod.Volume has the files of ConfigMaps,
-	// Secrets, tokens and the downward API. Default: made of Client.
+	// Resolver is used instead of a Resolver that New makes with Client. A provider that
+	// mounts volumes can share its Resolver with the adapter: Pod.Volume returns the files
+	// of ConfigMaps, Secrets, tokens and the downward API. Default: made with Client.
 	Resolver *podenv.Resolver
-	// NodeProvider is the provider's view of its Node, the second result of a
-	// NewProviderFunc. It decides about the Node through Setter, HealthCheck and
-	// Taints. Default: none.
+	// NodeProvider is the part of the provider that is about its Node, the second result
+	// of a NewProviderFunc. The methods Setter, HealthCheck and Node of the Adapter use
+	// it. Default: none.
 	NodeProvider node.NodeProvider
 	// NodeChanged is called when NodeProvider has reported a new Node, for example to
 	// call Trigger of a nodestatus.Controller. It must not block. Default: none.
 	NodeChanged func()
-	// Controller returns the controller whose provider the adapter is, nil before it is
-	// made. It lets the adapter know the pods that an earlier process has started, if the
-	// provider returns them without their names, annotations or containers. Default: none.
+	// Controller returns the controller that uses the adapter as its provider, or nil
+	// before there is one. It is needed if the provider returns pods without their names,
+	// annotations or containers. Then the adapter takes these from the controller for pods
+	// that an earlier process has started. Default: none.
 	Controller func() *podsync.Controller
-	// EventRecorder records the events of virtual-kubelet about pods:
-	// ProviderCreateSuccess and its kin, and those of missing references such as
+	// EventRecorder records the events of virtual-kubelet about pods, such as
+	// ProviderCreateSuccess, and about missing references, such as
 	// MandatorySecretNotFound. Default: none.
 	EventRecorder events.EventRecorder
-	// CreateError replaces an error of CreatePod. Its result is the error of
-	// [podsync.Provider] Start: one of podsync.Reject fails the pod, any other error
-	// means that CreatePod is called again. A provider that declares each error
-	// invalid input, also one that passes, needs it, as does one whose users rely on
-	// [FailNever]. Default: [RejectInvalid].
+	// CreateError replaces an error of CreatePod by an error of [podsync.Provider] Start.
+	// An error of podsync.Reject fails the pod. After any other error CreatePod is called
+	// again. Set it for a provider that returns temporary errors as invalid input, or if
+	// users of the provider rely on [FailNever]. Default: [RejectInvalid].
 	CreateError func(pod *corev1.Pod, err error) error
-	// ListOnce says that GetPods is called once, when Run begins, as virtual-kubelet
-	// does. It is for a provider whose GetPods starts a loop or returns nothing later:
-	// the pods that are known are then looked up with GetPod, one by one. Default:
-	// GetPods is called for each List of podsync.
+	// ListOnce makes the adapter call GetPods only once, when Run begins, as
+	// virtual-kubelet does. Set it for a provider whose GetPods starts a loop, or returns
+	// nothing after the first call. The adapter then looks up known pods with GetPod, one by
+	// one. Default: GetPods is called for each List of podsync.
 	ListOnce bool
 }
 
-// New returns the Adapter of a provider that was written for virtual-kubelet. The error
-// names every field of cfg that is wrong, and every method of the provider that has the
-// name of one that is known here, but another signature. New calls nothing of the
-// provider.
+// New returns an Adapter for a provider that was written for virtual-kubelet. The error
+// names every invalid field of cfg. It also names every method of the provider that has the
+// name of an optional method, but another signature. New does not call the provider.
 func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 	var problems field.ErrorList
 	if provider == nil {

@@ -62,35 +62,35 @@ type NodeConfig struct {
 	// connection of its own. Default: Client.
 	Heartbeats kubernetes.Interface
 
-	// Template is the start of the Node, NodeSpec of nodeutil.NodeConfig. The provider
-	// may change it when it is made: it is ProviderConfig.Node. Its conditions without a
-	// status, and Ready, are ignored. Default: a Node with the label
+	// Template has the initial values of the Node, as NodeSpec of nodeutil.NodeConfig.
+	// newProvider gets it as ProviderConfig.Node, and may change it. Conditions without a
+	// status, and the Ready condition, are ignored. Default: a Node with the label
 	// type=virtual-kubelet.
 	Template *corev1.Node
 	// InternalIP is the address of the Node at which the API server reaches Address.
-	// Required, unless Template has addresses or the provider sets some in it.
+	// Required, unless Template has addresses or newProvider adds some to it.
 	InternalIP string
-	// Address is the TCP address on which the node's HTTPS API is served. Default: all
-	// addresses of the machine, and port 10250.
+	// Address is the TCP address of the node's HTTPS API. Default: all addresses of the
+	// machine, and port 10250.
 	Address string
 	// Listener is used instead of Address if it is set. Run closes it.
 	Listener net.Listener
-	// NodeCredentials says that Client authenticates as system:node:NodeName. Default:
-	// false, for a ServiceAccount or an administrator.
+	// NodeCredentials must be true if Client authenticates as system:node:NodeName.
+	// Default: false, for a ServiceAccount or an administrator.
 	NodeCredentials bool
 
 	// LockDir is the directory in which the processes of this machine lock their node
-	// names: of two with one name, one acts and the other waits. A process on another
-	// machine is excluded by the node's lease. Default: a directory of this user in
-	// os.TempDir.
+	// names. If two processes have the same name, one acts and the other waits. Between
+	// machines, the node's lease decides which process acts. Default: a directory of this
+	// user in os.TempDir.
 	LockDir string
 	// EventRecorder records the events of the controllers and of virtual-kubelet. Default:
 	// one that writes them with Client.
 	EventRecorder events.EventRecorder
 
-	// Adapter, Pods, Status, Lease and Server change the configurations that the Node has
-	// made, before they are used: policies, hooks, certificates, intervals. Each is
-	// called once, by NewNode. Default: the configurations stay as they are.
+	// Adapter, Pods, Status, Lease and Server may change the configurations that NewNode
+	// has made, for example policies, hooks, certificates and intervals. NewNode calls each
+	// once. Default: the configurations are not changed.
 	Adapter func(*Config)
 	Pods    func(*podsync.Config)
 	Status  func(*nodestatus.Config)
