@@ -12,16 +12,16 @@ const (
 	DefaultBackoffReset   = 10 * time.Minute
 )
 
-// Backoff is how long a container that has ended waits for its next start. The
+// Backoff configures the delay between the end of a container and its next start. The
 // zero value of a field means its default.
 type Backoff struct {
-	// Initial is the wait before the second restart; before the first there is
-	// none. Default: DefaultBackoffInitial.
+	// Initial is the delay before the second restart. The first restart has no delay,
+	// and after the second one the delay doubles. Default: DefaultBackoffInitial.
 	Initial time.Duration
-	// Max ends the doubling. Default: DefaultBackoffMax.
+	// Max is the longest delay. Default: DefaultBackoffMax.
 	Max time.Duration
-	// Reset is how long a container must have run for its past to be
-	// forgotten. Default: DefaultBackoffReset.
+	// Reset is the time that a container must run for the delay to begin again.
+	// Default: DefaultBackoffReset.
 	Reset time.Duration
 }
 

@@ -49,14 +49,14 @@ type ClaimDevice struct {
 	CDI []string
 }
 
-// Claims prepares the devices of resource claims for a [Runtime], which calls Prepare
-// before it makes the sandbox of a pod, Devices for each container, and Release after
-// the last container has ended. A record for each pod is on disk before the first
-// driver is called, so nothing stays prepared if the process is killed.
+// Claims prepares the devices of resource claims for a [Runtime]. The Runtime must call
+// Prepare before it makes the sandbox of a pod, Devices for each container, and Release
+// after the last container has ended. A record of each pod is written to the disk before
+// the first driver is called, so that nothing stays prepared if the process is killed.
 //
 // Its methods may be called concurrently.
 type Claims struct {
-	// Required. Dir is the directory of the records. It is made if it is missing.
+	// Required. Dir is the directory of the records. It is created if it is missing.
 	Dir string
 	// Required. Client reads the claims.
 	Client resourcev1client.ResourceClaimsGetter

@@ -23,8 +23,8 @@ type ClusterDNS struct {
 
 // DNS is the content of a resolv.conf.
 type DNS struct {
-	// Servers are the name servers, Searches the domains that are searched, Options
-	// the options as they are written.
+	// Servers are the addresses of name servers, Searches are the search domains, and
+	// Options are the options in the syntax of the file.
 	Servers, Searches, Options []string
 }
 

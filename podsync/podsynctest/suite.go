@@ -28,46 +28,47 @@ const (
 	NodeName2 = "podsynctest-2"
 )
 
-// A Suite says how TestProvider gets and uses a provider.
+// A Suite has the functions with which TestProvider makes and uses a provider.
 type Suite struct {
-	// Required. New returns a provider that holds no pods, with a backend of its
-	// own. It is called for each test; t.Cleanup is the place to end it.
+	// Required. New returns a provider without pods, with a new backend. It is called
+	// for each test. Use t.Cleanup to end the provider.
 	New func(t testing.TB) podsync.Provider
-	// Reopen returns the provider that the next process has: one that knows
-	// nothing but finds the pods of old, which is not used any more. Default:
-	// none, and the tests of a restart are not run.
+	// Reopen returns the provider that the next process would have. It knows nothing, but
+	// finds the pods of the old provider in the backend. The old one is no longer used.
+	// Default: none, and restarts of the process are not tested.
 	Reopen func(t testing.TB, old podsync.Provider) podsync.Provider
-	// Pod returns a pod that runs until it is stopped. Its metadata and node
-	// are set by the suite. Default: one container that is called main.
+	// Pod returns a pod that runs until it is stopped. The suite sets its metadata and
+	// node. Default: a pod with one container, main.
 	Pod func() *corev1.Pod
-	// Completes returns a pod with the restart policy Never that soon ends by
-	// itself, with exit code 0. Default: none, and completion is not tested.
+	// Completes returns a pod with the restart policy Never that soon ends on its own,
+	// with exit code 0. Default: none, and completion is not tested.
 	Completes func() *corev1.Pod
-	// Break makes the backend fail every call of the provider until repair is called,
-	// as when the network to it is down. Default: none, and failures are not tested.
+	// Break makes all calls of the provider's backend fail until repair is called, as if
+	// its network were down. Default: none, and failures are not tested.
 	Break func(t testing.TB, p podsync.Provider) (repair func())
-	// SecondNode returns a provider of another node, NodeName2, on the backend of p.
-	// Default: none, and a shared backend is not tested.
+	// SecondNode returns a provider of another node, NodeName2, with the same backend as
+	// p. Default: none, and a shared backend is not tested.
 	SecondNode func(t testing.TB, p podsync.Provider) podsync.Provider
-	// Pods is the number of pods that are started to see all of them listed. Backends have
-	// pages, often of 100. Default: DefaultPods.
+	// Pods is the number of pods with which the suite tests that List returns all of them.
+	// It should be larger than a page of the backend, which often has 100 pods. Default:
+	// DefaultPods.
 	Pods int
-	// NeverRestarts says that the provider restarts no container, whatever the
-	// restart policy. Default: it does, and Completes is also run with the policy
-	// Always.
+	// NeverRestarts must be true if the provider does not restart containers, even if the
+	// restart policy says so. Default: it restarts them, and Completes is also run with
+	// the policy Always.
 	NeverRestarts bool
-	// Nameless says that the backend keeps no UIDs, so that it can't distinguish two
-	// pods of one name. Default: it has UIDs.
+	// Nameless must be true if the backend does not store UIDs, so that it can't
+	// distinguish two pods with one name. Default: it stores UIDs.
 	Nameless bool
 	// Timeout is the time that a pod may take to start, to stop or to complete.
 	// Default: DefaultTimeout.
 	Timeout time.Duration
 }
 
-// TestProvider holds a provider to the contract of podsync.Provider and of the
-// optional interfaces that it has: first call by call, then under a Controller
-// with an API server in memory. It needs no network and no cluster. A
-// method that the provider does not have is not tested.
+// TestProvider tests whether a provider keeps the contract of podsync.Provider and of the
+// optional interfaces that it implements. It first calls the methods, and then runs a
+// Controller with the provider and an API server in memory. It needs no network and no
+// cluster.
 func TestProvider(t *testing.T, suite Suite) {
 	if suite.New == nil {
 		t.Fatal("podsynctest: Suite.New is required")
