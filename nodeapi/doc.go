@@ -50,7 +50,7 @@
 //
 // If the backend does not have a capability, the answer is 501 with its name. The answer
 // is 404 for an unknown pod or container, 400 for a malformed request, 422 for an invalid
-// log option, and 429 if there are too many streams (see [Config].MaxStreams). If an error
+// log option, and 429 if there are too many streams (see [Config.MaxStreams]). If an error
 // of the backend is an APIStatus of package k8s.io/apimachinery/pkg/api/errors, the answer
 // has that status.
 //
@@ -58,7 +58,7 @@
 // (v4.channel.k8s.io and older). At most 256 KiB of input of a connection are buffered.
 // The context of a command is canceled when the client closes the connection. A followed log
 // ends when the backend's reader ends or the client closes the connection. It also ends
-// [Config].LogDrain after the status of the pod shows that the container has ended.
+// [Config.LogDrain] after the status of the pod shows that the container has ended.
 //
 // # Concurrency
 //
