@@ -28,6 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -70,6 +71,18 @@ func (r *kubeletRig) create(name string, policy corev1.RestartPolicy, script str
 	})
 }
 
+// awaitLog waits until the log of a pod ends with a text.
+func (r *kubeletRig) awaitLog(pod, end string) {
+	r.Helper()
+	err := wait.PollUntilContextTimeout(r.Context(), 50*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		out, _, _ := r.kubectl(nil, "logs", pod)
+		return strings.HasSuffix(out, end), nil
+	})
+	if err != nil {
+		r.Fatalf("the log of pod %s: %v", pod, err)
+	}
+}
+
 func podRuns(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning }
 
 func TestKubectlOnTheExampleKubelet(t *testing.T) {
@@ -80,6 +93,9 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 		return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].RestartCount > 0
 	})
 	r.create("quiet", corev1.RestartPolicyNever, "echo line 1; echo line 2; sleep 1000", podRuns)
+
+	// A container runs before its shell has written anything.
+	r.awaitLog("quiet", "line 2\n")
 
 	t.Run("logs", func(t *testing.T) {
 		// The time of each line, which the flags below take.
