@@ -106,7 +106,8 @@ func linked(folder string, args []string) ([]module, error) {
 	}
 	seen := map[module]bool{}
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
-		if f := strings.Split(lines.Text(), "\t"); len(f) == 3 && !strings.HasPrefix(f[0], "github.com/kubewright/") {
+		// A module without a version is a folder of this repository, by replace.
+		if f := strings.Split(lines.Text(), "\t"); len(f) == 3 && f[1] != "" && !strings.HasPrefix(f[0], "github.com/kubewright/") {
 			seen[module{f[0], f[1], f[2]}] = true
 		}
 	}
@@ -123,7 +124,7 @@ func licenceOf(folder string) (string, error) {
 	var ids []string
 	for _, entry := range entries {
 		name := strings.ToUpper(entry.Name())
-		if !entry.Type().IsRegular() || !strings.HasPrefix(name, "LICEN") && !strings.HasPrefix(name, "COPYING") {
+		if !entry.Type().IsRegular() || strings.HasSuffix(name, ".GO") || !strings.HasPrefix(name, "LICEN") && !strings.HasPrefix(name, "COPYING") {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(folder, entry.Name()))
