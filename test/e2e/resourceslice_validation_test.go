@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -11,12 +12,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/resourceslice"
@@ -365,6 +368,15 @@ func TestResourceSliceValidation(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := resourceslice.PoolID{Driver: gpuDriver, Name: "n1"}
+	// The admission of mapped resources sees the Node in an informer of its own.
+	mapped := validPool()
+	verdicts["allocatable"](mapped)
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		return !apierrors.IsForbidden(dryRunOf(ctx, client, specsOf(id, mapped)[0])), nil
+	})
+	if err != nil {
+		t.Fatal("the admission does not see the Node: ", err)
+	}
 	names := make([]string, 0, len(verdicts))
 	for name := range verdicts {
 		names = append(names, name)
@@ -425,6 +437,27 @@ func TestResourceSliceValidation(t *testing.T) {
 // dryRun returns the API server's verdict on the slices of a pool.
 func dryRun(t *testing.T, client kubernetes.Interface, id resourceslice.PoolID, p *resourceslice.Pool) error {
 	t.Helper()
+	for _, spec := range specsOf(id, p) {
+		err := dryRunOf(t.Context(), client, spec)
+		if err != nil && !apierrors.IsInvalid(err) {
+			t.Errorf("the API server says %v, which is no verdict on the slice", err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func dryRunOf(ctx context.Context, client kubernetes.Interface, spec resourcev1.ResourceSliceSpec) error {
+	_, err := client.ResourceV1().ResourceSlices().Create(ctx, &resourcev1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "verdict"}, Spec: spec,
+	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+// specsOf returns a slice with the devices of a pool, and one with its counters.
+func specsOf(id resourceslice.PoolID, p *resourceslice.Pool) [2]resourcev1.ResourceSliceSpec {
 	spec := resourcev1.ResourceSliceSpec{
 		Driver: id.Driver, Pool: resourcev1.ResourcePool{Name: id.Name, ResourceSliceCount: 1}, NodeSelector: p.Nodes.Selector,
 	}
@@ -442,16 +475,5 @@ func dryRun(t *testing.T, client kubernetes.Interface, id resourceslice.PoolID, 
 	if p.PartitionTypeAttribute != "" {
 		spec.PartitionTypeAttribute = &p.PartitionTypeAttribute
 	}
-	for _, s := range []resourcev1.ResourceSliceSpec{spec, withCounters} {
-		_, err := client.ResourceV1().ResourceSlices().Create(t.Context(), &resourcev1.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: "verdict"}, Spec: s,
-		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err != nil && !apierrors.IsInvalid(err) {
-			t.Errorf("the API server says %v, which is no verdict on the slice", err)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return [2]resourcev1.ResourceSliceSpec{spec, withCounters}
 }
