@@ -530,7 +530,7 @@ func TestManagedFields(t *testing.T) {
 	must(t, err)
 	got := map[string]string{}
 	for _, e := range apitest.Get[*corev1.Node](s, "", "n").ManagedFields {
-		got[e.Manager+e.Subresource] = string(e.FieldsV1.Raw)
+		got[e.Manager+e.Subresource] = e.FieldsV1.GetRawString()
 	}
 	for manager, want := range map[string]string{
 		"reporterstatus": `{"f:status":{"f:conditions":{".":{},"k:{\"type\":\"Ready\"}":{".":{},"f:lastHeartbeatTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}}}}}`,

@@ -129,7 +129,7 @@ func Faults() []Fault {
 			time.AfterFunc(dropFor, func() {
 				x.w.Server.Compact()
 				x.w.Server.BreakWatches(apitest.Match{})
-				time.Sleep(1) // the streams have ended, without the events that were held back
+				time.Sleep(time.Nanosecond) // the streams have ended, without the events that were held back
 				resume()
 			})
 		}},

@@ -83,7 +83,7 @@ func (s *turnstile) run(ctx context.Context) {
 
 // next lets one request through and reports whether there was one.
 func (s *turnstile) next() bool {
-	time.Sleep(1) // time moves only if everything else is blocked
+	time.Sleep(time.Nanosecond) // time moves only if everything else is blocked
 	steps.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -102,7 +102,6 @@ type outcome struct {
 	restarts int
 	virtual  time.Duration
 	refused  map[string]bool
-	leak     string
 }
 
 // now returns the time since the beginning of the run.
@@ -283,7 +282,7 @@ func (w *World) await(ok func() error) error {
 		case <-w.wake:
 		case <-time.After(time.Second): // a change outside of the API server does not wake this goroutine
 		}
-		time.Sleep(1) // everything else that happens now comes first
+		time.Sleep(time.Nanosecond) // everything else that happens now comes first
 		steps.Add(1)
 		w.ask()
 	}
@@ -412,7 +411,7 @@ func (w *World) launch(prog Program, l *lane) {
 // steps does the steps, and reports whether all of them were reached.
 func (w *World) steps() bool {
 	for _, st := range w.scenario.Steps {
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		w.note("step: %s", st.Name)
 		if st.Do != nil {

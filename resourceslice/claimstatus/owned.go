@@ -70,7 +70,7 @@ func owned(claim *resourcev1.ResourceClaim, manager string) map[part]bool {
 				Devices map[string]map[string]json.RawMessage `json:"f:devices"`
 			} `json:"f:status"`
 		}
-		if json.Unmarshal(entry.FieldsV1.Raw, &fields) != nil {
+		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue // then a write that may not be necessary makes it known again
 		}
 		for key, has := range fields.Status.Devices {

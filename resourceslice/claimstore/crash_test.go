@@ -215,7 +215,7 @@ func until(f func()) (crashed bool) {
 // crashes stops a life before each change of the disk, and checks each state that
 // the crash of the process or a power cut could leave. It returns the first
 // violation and the number of states.
-func crashes(setup func(*world)) (violation error, states int) {
+func crashes(setup func(*world)) (states int, violation error) {
 	for at := 1; ; at++ {
 		w := newWorld()
 		w.boot = 1
@@ -231,13 +231,13 @@ func crashes(setup func(*world)) (violation error, states int) {
 			}
 		})
 		if err != nil && !crashed {
-			return err, states
+			return states, err
 		}
 		for i, disk := range w.disk.Killed() {
 			n, err := w.clone(disk).checkAll()
 			states += n
 			if err != nil {
-				return fmt.Errorf("the process was killed before change %d (%d): %w", at, i, err), states
+				return states, fmt.Errorf("the process was killed before change %d (%d): %w", at, i, err)
 			}
 		}
 		for _, image := range w.disk.PowerCut(true) {
@@ -246,11 +246,11 @@ func crashes(setup func(*world)) (violation error, states int) {
 			n, err := next.checkAll()
 			states += n
 			if err != nil {
-				return fmt.Errorf("power cut before change %d: %s: %w", at, image.What, err), states
+				return states, fmt.Errorf("power cut before change %d: %s: %w", at, image.What, err)
 			}
 		}
 		if !crashed {
-			return nil, states
+			return states, nil
 		}
 	}
 }
@@ -292,7 +292,7 @@ var lives = map[string]func(*world){
 func TestNoCrashLosesAClaim(t *testing.T) {
 	for name, life := range lives {
 		t.Run(name, func(t *testing.T) {
-			violation, states := crashes(life)
+			states, violation := crashes(life)
 			if violation != nil {
 				t.Fatal(violation)
 			}
@@ -311,7 +311,7 @@ func TestTheCrashTestHasReach(t *testing.T) {
 		"no flush of a new file": {FileFlush: true},
 		"errors are not seen":    {Errors: true},
 	} {
-		violation, _ := crashes(func(w *world) {
+		_, violation := crashes(func(w *world) {
 			w.disk.Off = off
 			if off.Errors {
 				for step := 1; step < 40; step += 5 {

@@ -64,12 +64,6 @@ func (c *cluster) put(claim *resourcev1.ResourceClaim) {
 	c.claims[claim.Name] = claim
 }
 
-func (c *cluster) delete(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.claims, name)
-}
-
 func (c *cluster) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,7 @@ func at(id, emulation, binary string, created int) spec.Peer {
 }
 
 // oldest is the strategy of the API server.
-type oldest struct{ byPriority }
+type oldest struct{}
 
 func (oldest) Name() string { return "OldestEmulationVersion" }
 func (oldest) Compare(a, b spec.Peer) int {

@@ -370,7 +370,7 @@ func TestWhenTheLeaseCandidateIsWritten(t *testing.T) {
 		t.Errorf("a change is written at %v", now)
 	}
 	object.Spec.BinaryVersion = "2.0.0"
-	object = stored(Update, object)
+	stored(Update, object)
 	want.self.Priority = 4
 	changed := next(Update)
 	if now != 5*time.Minute+changeGap {

@@ -14,11 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
-
-var schemaNode = schema.GroupKind{Kind: "Node"}
 
 // said returns a composed node, as collect makes it.
 func said(edit func(*corev1.Node)) *corev1.Node {

@@ -162,7 +162,7 @@ func (t *State) changed() bool {
 	}
 	// API servers before 1.34 keep no generation: compare the mutable fields. The
 	// spec of an adopted instance is unknown.
-	return t.provider.acceptedPod == nil || t.provider.acceptedPod != t.Pod() && mutableChanged(&t.provider.acceptedPod.Spec, &t.Pod().Spec)
+	return t.provider.acceptedPod == nil || mutableChanged(&t.provider.acceptedPod.Spec, &t.Pod().Spec)
 }
 
 // Forgettable reports whether neither the API nor the provider has the pod.

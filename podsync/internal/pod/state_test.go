@@ -159,6 +159,11 @@ func TestWhoseInstanceItMayBe(t *testing.T) {
 		"starting, and the List is older": {fresh().calls(Start, 0), 1, false},
 		"starting, and the List is newer": {fresh().calls(Start, 0), 100, true},
 		"an instance without a pod":       {orphanPod(runs()), 100, true},
+		"being inspected, never started":  {fresh().calls(Inspect, 0), 100, false},
+		"being admitted, and ran before":  {fresh(ran, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }).calls(Admit, 0), 1, true},
+		"the provider held it":            {newScene(testPod()).says(runs()), 1, true},
+		"its phase is final":              {newScene(testPod(phase(corev1.PodFailed))), 1, true},
+		"it has a record":                 {newScene(testPod()).with(func(s *scene) { s.provider.saved.Exists = true }), 1, true},
 	} {
 		if got := tc.scene.MayBe(tc.seq); got != tc.want {
 			t.Errorf("%s: %v", name, got)
@@ -403,6 +408,8 @@ func TestWhatIsUnfinished(t *testing.T) {
 		"must be deleted":                {ended(deletedWithin(30)), true},
 		"was deleted":                    {ended(deletedWithin(30)).with(func(s *scene) { s.deleteSent(tick) }), false},
 		"an orphan that has stopped":     {orphanPod(exited(0, true)), false},
+		"it has not stopped":             {runningPod().now(deletedWithin(30)), false},
+		"no List yet":                    {runningPod().says(exited(0, true)).with(func(s *scene) { s.provider.sight = unlisted }), false},
 		"the gate is closed":             {runningPod().says(exited(0, true)).with(func(s *scene) { s.reset(tick) }), false},
 	} {
 		if got := tc.scene.Unfinished(); got != tc.want {

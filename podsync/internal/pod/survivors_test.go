@@ -150,3 +150,169 @@ func TestAChangeOfThePhaseIsPinnedAtFirst(t *testing.T) {
 		t.Error("the phase has changed, and the next change of it is not pinned")
 	}
 }
+
+// What the provider holds, or what ends, needs no question to the Inspector.
+func TestAnAdoptedPodIsNotInspected(t *testing.T) {
+	s := newScene(testPod(ran)).says(runs())
+	s.provider.needsInspect = true
+	if s.classify(moment(tick)); s.provider.needsInspect {
+		t.Error("a pod that is held is inspected")
+	}
+	s = newScene(testPod(ran))
+	s.provider.needsInspect, s.end = true, &termination{reason: StopDeleted, grace: MinGrace}
+	if s.classify(moment(tick)); s.provider.needsInspect {
+		t.Error("a pod that ends is inspected")
+	}
+}
+
+// A pod that was adopted has been admitted, also if it is lost and starts again.
+func TestAnAdoptedPodIsNotAdmittedAgain(t *testing.T) {
+	s := adopted(runs(), ran, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways })
+	s.r.Admits, s.r.Lost = true, LostRestart
+	s.markLost(moment(tick))
+	if got := s.decideCall(tick, true); got.Op != Start {
+		t.Errorf("%q", got.Op)
+	}
+}
+
+// A report may come before the pod. The pod that it ends is stopped when it is adopted.
+func TestAnEarlyReportEndsThePod(t *testing.T) {
+	rules := testRules()
+	state := New(rules, tick, 0, Saved{})
+	s := &scene{State: &state, r: rules, free: true}
+	s.says(exited(0, false))
+	s.setPod(tick, &Version{pod: testPod(ran)})
+	s.classify(moment(tick))
+	if reason, ends := s.Ending(); !ends || reason != StopCompleted {
+		t.Errorf("ends: %v, as %q", ends, reason)
+	}
+}
+
+func TestWhatIsNeverForgotten(t *testing.T) {
+	gone := func() *scene {
+		s := runningPod().says(exited(0, true))
+		s.markDeleted(tick)
+		s.becomeForgotten()
+		s.api.cached = false
+		return s.checked()
+	}
+	for name, tc := range map[string]struct {
+		edit func(*scene)
+		want bool
+	}{
+		"nothing is left":          {func(*scene) {}, true},
+		"it has a record":          {func(s *scene) { s.provider.saved.Exists = true }, false},
+		"the provider keeps it":    {func(s *scene) { s.provider.instance = stopped }, false},
+		"the API must be asked":    {func(s *scene) { s.api.presence = missing }, false},
+		"a call is under way":      {func(s *scene) { s.call.inflight = &Call{Op: Remove} }, false},
+		"a request is under way":   {func(s *scene) { s.write.inflight = &Call{Op: Get} }, false},
+		"no List has said so much": {func(s *scene) { s.provider.sight = unlisted }, false},
+		"the informer has it":      {func(s *scene) { s.api.cached = true }, false},
+		"the API has it":           {func(s *scene) { s.api.presence = present }, false},
+	} {
+		s := gone()
+		if tc.edit(s); s.Forgettable() != tc.want {
+			t.Errorf("%s: %v", name, !tc.want)
+		}
+	}
+}
+
+// The end of MassHold is not slept through, and the API is not asked all the time before.
+func TestAHeldSuspectIsAskedAboutWhenTheHoldEnds(t *testing.T) {
+	for hold, want := range map[time.Duration]Instant{
+		0:                      tick + heldRest,
+		10 * time.Minute:       tick + heldRest,
+		20 * time.Second:       tick + 20*time.Second - 5*time.Second,
+		5*time.Second + 1:      tick + MissingDelay,
+		6 * time.Second:        tick + MissingDelay,
+		7 * time.Second:        tick + 2*time.Second,
+		heldRest + time.Second: tick + heldRest - 4*time.Second,
+	} {
+		s := runningPod()
+		s.doubt(tick - 10*time.Second)
+		s.r.MassHold, s.suspect.goneSince = hold, tick-5*time.Second
+		if s.holdSuspect(tick); s.suspect.at != want {
+			t.Errorf("a hold of %v: asked after %v, want %v", hold, s.suspect.at-tick, want-tick)
+		}
+		s.holdSuspect(tick)
+		if s.suspect.at != want {
+			t.Errorf("a hold of %v: the second time after %v", hold, s.suspect.at-tick)
+		}
+	}
+}
+
+// Only a List from before the gate opened is ignored.
+func TestWhichListsAreIgnored(t *testing.T) {
+	for name, tc := range map[string]struct {
+		gated, fromList, known bool
+		seq                    uint64
+		want                   bool
+	}{
+		"an old List":                {true, true, false, 4, true},
+		"a List at that moment":      {true, true, false, 5, false},
+		"a report":                   {true, false, false, 4, false},
+		"there is no gate":           {false, true, false, 4, false},
+		"the pod is known":           {true, true, true, 4, false},
+		"a report, and no gate":      {false, false, false, 4, false},
+		"a report, and it is known":  {true, false, true, 4, false},
+		"a newer List, and no gate":  {false, true, false, 6, false},
+		"a newer List, and it known": {true, true, true, 6, false},
+	} {
+		s := newScene(testPod())
+		s.r.Gated, s.provider.born = tc.gated, 5
+		if tc.known {
+			s.provider.sight = listed
+		}
+		if got := s.ignores(tc.seq, tc.fromList, "n"); got != tc.want || s.provider.nodeName != "n" {
+			t.Errorf("%s: %v, node %q", name, got, s.provider.nodeName)
+		}
+		if s.ignores(tc.seq, tc.fromList, ""); s.provider.nodeName != "n" {
+			t.Errorf("%s: the node is lost", name)
+		}
+	}
+}
+
+// The first lost race is repeated at once.
+func TestTheFirstConflictCostsNoPause(t *testing.T) {
+	s := runningPod().says(unready())
+	s.writeStarted(tick, Patch, wallAt(tick))
+	if s.conflicted(tick); s.write.retryAt != 0 || s.write.failures != 1 {
+		t.Errorf("retry at %v after %d failures", s.write.retryAt, s.write.failures)
+	}
+}
+
+// API servers before 1.34 keep no generation: that nothing was refused must not look like a
+// refused generation 0.
+func TestNothingIsRefusedWithoutGenerations(t *testing.T) {
+	s := runningPod(func(p *corev1.Pod) { p.Generation = 0 })
+	s.provider.saysGeneration = true
+	if u := s.update(wallAt(tick)); len(u.Observed.Conditions) != 0 {
+		t.Errorf("%+v", u.Observed.Conditions)
+	}
+	s = runningPod().now(func(p *corev1.Pod) { p.Generation = 2 })
+	s.provider.refused, s.provider.refusedGeneration = "too much", 1
+	if u := s.update(wallAt(tick)); len(u.Observed.Conditions) != 0 || u.Generation != 1 {
+		t.Errorf("%+v, generation %d", u.Observed.Conditions, u.Generation)
+	}
+}
+
+// A copy for the caller is the caller's.
+func TestPrivate(t *testing.T) {
+	pod := testPod()
+	compact, err := Encode(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, v := range map[string]*Version{"plain": Known(pod), "encoded": CachedCompact(&compact)} {
+		v.Open()
+		got := v.Private()
+		got.Name = "changed"
+		if v.Open().Name != "a" || v.Private().Name != "a" {
+			t.Errorf("%s: the version has changed", name)
+		}
+	}
+	both := &Version{pod: testPod(func(p *corev1.Pod) { p.Name = "b" }), compact: &compact}
+	if got := both.Private(); got.Name != "a" || both.pod.Name != "b" {
+		t.Errorf("%s: not decoded anew", got.Name)
+	}
+}
