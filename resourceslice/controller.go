@@ -119,31 +119,21 @@ func (c *Controller) Set(id PoolID, p Pool) error {
 	c.mu.Unlock()
 
 	d, fresh, same := c.hasher.newDesired(id, &p, c.cfg.NodeName, before)
-	if same {
-		if !d.sameOrder(before) {
-			c.reorder(id, before, d)
+	if !same {
+		spec := d.base
+		spec.Devices, spec.SharedCounters, spec.SkipNodeOperations = p.Devices, p.SharedCounters, p.SkipNodeOperations
+		if problems := validation.Pool(&spec, fresh); len(problems) > 0 {
+			return &InvalidError{Pool: id, Err: problems.ToAggregate()}
 		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pools[id]; same && p != nil && p.want == before {
+		p.want = d // the next writes follow its order
 		return nil
 	}
-	spec := d.base
-	spec.Devices, spec.SharedCounters, spec.SkipNodeOperations = p.Devices, p.SharedCounters, p.SkipNodeOperations
-	if problems := validation.Pool(&spec, fresh); len(problems) > 0 {
-		return &InvalidError{Pool: id, Err: problems.ToAggregate()}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.want(id, d, d.urgent(before))
 	return nil
-}
-
-// reorder makes the next writes of a pool follow the order of d, which equals before
-// in all else.
-func (c *Controller) reorder(id PoolID, before, d *desired) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if p := c.pools[id]; p != nil && p.want == before {
-		p.want = d
-	}
 }
 
 // SetAll makes pools, by name, all pools of a driver: it Sets them and removes
@@ -219,11 +209,7 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference, managed bo
 
 // checkID validates the identity of a pool.
 func (c *Controller) checkID(id PoolID) error {
-	problems := validation.DriverName(id.Driver, field.NewPath("driver"))
-	if len(problems) == 0 {
-		problems = validation.ID(id.Driver, id.Name)
-	}
-	if len(problems) > 0 {
+	if problems := validation.ID(id.Driver, id.Name); len(problems) > 0 {
 		return &InvalidError{Pool: id, Err: problems.ToAggregate()}
 	}
 	return nil

@@ -56,7 +56,7 @@ type request struct {
 	verb   string
 	name   string // of the slice
 
-	revision int64 // of the pool when it was planned
+	revision int64 // of the pool when it was planned, 0 for the last repetition
 }
 
 // work is the part of a pool's state that its worker uses.

@@ -245,7 +245,7 @@ func (s *session) failed(m *mirror, err error) {
 		}
 		m.started = time.Now()
 		s.streak.OK(s.ctx, "Watch of ResourceSlices works again")
-	case versions.Gone(err, true):
+	case versions.Gone(err, ""):
 		s.end()
 	case class == apierr.Invalid || class == apierr.Gone:
 		// The API server has no WatchList, or not the resource version. The

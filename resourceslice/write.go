@@ -24,13 +24,8 @@ import (
 )
 
 // graphLag is the time after a write in which a node may be denied its own slice, because
-// the node authorizer has not seen the slice yet. graphRetry is the first pause
-// before such a request is repeated.
-const (
-	graphLag   = 5 * time.Second
-	graphRetry = 5 * time.Millisecond
-	graphTries = 8
-)
+// the node authorizer has not seen the slice yet.
+const graphLag = 5 * time.Second
 
 // verdict is the conclusion from a request, a plan or a whole try. If several
 // requests run in parallel, the greatest one counts.
@@ -179,15 +174,14 @@ func (j *job) repeat() result {
 	return parallel(j, slices.Collect(maps.Values(j.w.unanswered)), false, func(req *request) result {
 		j.c.mu.Lock()
 		do, wait := j.p.state.Repeat(time.Now(), req.name)
-		if do == core.SendLast {
-			j.c.apply(j.p, core.LastTry{Name: req.name})
-		}
 		j.c.mu.Unlock()
 		switch do {
 		case core.Await:
 			return waitFor(wait, core.Failing)
 		case core.Relist:
 			return j.abandon(req)
+		case core.SendLast:
+			req.revision = 0
 		}
 		return j.send(req)
 	})
@@ -350,15 +344,13 @@ func (j *job) send(req *request) (r result) {
 		j.c.view.mark(req.rec, true) // its event may come before the answer
 	}
 	var got *resourcev1.ResourceSlice
-	err := j.patiently(func() error {
-		return j.call(req, func(ctx context.Context) (err error) {
-			if req.slice != nil {
-				got, err = j.s.version.Write(ctx, req.slice, req.dryRun)
-				return err
-			}
-			return j.s.version.Delete(ctx, req.rec.Name, metav1.DeleteOptions{
-				Preconditions: &metav1.Preconditions{UID: &req.rec.UID, ResourceVersion: &req.rec.ResourceVersion},
-			})
+	err := j.call(req, func(ctx context.Context) (err error) {
+		if req.slice != nil {
+			got, err = j.s.version.Write(ctx, req.slice, req.dryRun)
+			return err
+		}
+		return j.s.version.Delete(ctx, req.rec.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &req.rec.UID, ResourceVersion: &req.rec.ResourceVersion},
 		})
 	})
 	switch {
@@ -378,7 +370,9 @@ func (j *job) send(req *request) (r result) {
 		return r
 	}
 	j.c.mu.Lock()
-	j.w.wrote = time.Now()
+	if err == nil {
+		j.w.wrote = time.Now()
+	}
 	switch {
 	case r.verdict < waiting:
 		delete(j.w.unanswered, req.name)
@@ -489,27 +483,6 @@ func (j *job) liveItems(of []*item) (map[string]*item, error) {
 	return live, nil
 }
 
-// patiently repeats a request that a node is denied although the slice is its
-// own.
-func (j *job) patiently(request func() error) error {
-	pause := graphRetry
-	for try := 1; ; try++ {
-		err := request()
-		j.c.mu.Lock()
-		recent := time.Since(j.w.wrote) < graphLag
-		j.c.mu.Unlock()
-		if apierr.Classify(err) != apierr.Forbidden || try == graphTries || !recent {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-j.c.outlives.Done():
-			return err
-		}
-		pause *= 2
-	}
-}
-
 // refusals are the answers that the core judges.
 var refusals = map[apierr.Class]core.Answer{
 	apierr.Invalid: core.Refused, apierr.Forbidden: core.Denied, apierr.Conflict: core.Conflicts, apierr.AlreadyExists: core.Conflicts,
@@ -534,7 +507,7 @@ func (j *job) judge(req *request, err error) result {
 	}
 	switch class {
 	case apierr.NotFound:
-		if versions.Gone(err, req.rec == nil) {
+		if req.rec == nil || versions.Gone(err, req.name) {
 			j.s.end()
 			break
 		}
@@ -544,6 +517,12 @@ func (j *job) judge(req *request, err error) result {
 		}
 		return result{verdict: outdated}
 	case apierr.Forbidden:
+		j.c.mu.Lock()
+		recent := time.Since(j.w.wrote) < graphLag
+		j.c.mu.Unlock()
+		if recent {
+			break
+		}
 		if req.rec != nil {
 			// A node may always list its slices, but is denied a slice that doesn't
 			// exist.
@@ -579,7 +558,7 @@ func (j *job) lookUp(req *request, because error) result {
 	case err == nil:
 		found = j.c.hasher.record(slice)
 		finding = j.compare(req, found)
-	case apierrors.IsNotFound(err) && !versions.Gone(err, false):
+	case apierrors.IsNotFound(err) && !versions.Gone(err, req.name):
 		finding = core.Nothing
 	case apierr.Classify(err) == apierr.Forbidden:
 		finding = core.Hidden

@@ -89,25 +89,27 @@ type siblings struct {
 	silent  bool          // above has not replied: self publishes again
 }
 
-// check returns the invariant that does not hold, or nil.
-func (s *siblings) check() error {
+// broken tells for each invariant whether it is broken.
+func (s *siblings) broken() map[string]bool {
 	none := s.above == Instance{}
-	for text, broken := range map[string]bool{
+	return map[string]bool{
 		"above is newer than self":                   !none && !s.above.newer(s.self),
 		"awaited implies above, which is not silent": !s.awaited.IsZero() && (none || s.silent),
 		"silent implies above":                       s.silent && none,
 		"settled before above":                       !s.settled && !none,
 		"blind implies that nothing is settled":      s.blind && s.settled && none,
-	} {
-		if broken {
-			return fmt.Errorf("invariant: %s: %+v", text, *s)
-		}
 	}
+}
+
+func (Widened) apply(s *State, _ time.Time) error {
+	s.siblings.blind, s.siblings.settled = true, s.siblings.above != Instance{}
 	return nil
 }
 
-// widen records that more slices count, which an earlier process may have written.
-func (s *siblings) widen() { s.blind, s.settled = true, s.above != Instance{} }
+func (e Found) apply(s *State, now time.Time) error {
+	s.siblings.found(now, e.Writer, false)
+	return nil
+}
 
 // found records the writer of a slice. event is set if the slice has just been written.
 func (s *siblings) found(now time.Time, writer Instance, event bool) {
@@ -135,21 +137,19 @@ func (s *siblings) missing(now time.Time) {
 	}
 }
 
-// asked records that the newer instance was asked whether it lives.
-func (s *siblings) asked(now time.Time) error {
-	if !s.yields() {
+func (Asked) apply(s *State, now time.Time) error {
+	if !s.siblings.yields() {
 		return errors.New("resourceslice: there is no newer instance to ask")
 	}
-	s.awaited = now
+	s.siblings.awaited = now
 	return nil
 }
 
-// takeOver records that the newer instance has not replied.
-func (s *siblings) takeOver(now time.Time) error {
-	if do, _ := s.turn(now); do != TakeOver {
+func (TookOver) apply(s *State, now time.Time) error {
+	if do, _ := s.Turn(now); do != TakeOver {
 		return errors.New("resourceslice: the newer instance may still reply")
 	}
-	s.silent, s.awaited = true, time.Time{}
+	s.siblings.silent, s.siblings.awaited = true, time.Time{}
 	return nil
 }
 
@@ -166,14 +166,16 @@ const (
 	TakeOver             // it has not replied
 )
 
-// turn returns what to do now, and how long to wait if there is nothing.
-func (s *siblings) turn(now time.Time) (Turn, time.Duration) {
-	due, then := s.heard.Add(s.pause), Ask
-	if !s.awaited.IsZero() {
-		due, then = s.awaited.Add(ReplyTime), TakeOver
+// Turn returns what this process does about a pool that may have a newer publisher, and how
+// long to wait if there is nothing to do now.
+func (s *State) Turn(now time.Time) (Turn, time.Duration) {
+	sib := &s.siblings
+	due, then := sib.heard.Add(sib.pause), Ask
+	if !sib.awaited.IsZero() {
+		due, then = sib.awaited.Add(ReplyTime), TakeOver
 	}
 	switch {
-	case !s.yields():
+	case !sib.yields():
 		return Publish, 0
 	case now.Before(due):
 		return Wait, due.Sub(now)

@@ -105,25 +105,20 @@ func New(self Instance, minInterval time.Duration) *State {
 
 // Check returns the invariant that does not hold, or nil.
 func (s *State) Check() error {
-	for _, it := range []struct {
-		text   string
-		broken bool
-	}{
-		{"published is not beyond revision", s.published > s.revision},
-		{"idle or faulty implies that the latest revision is published", (s.phase == Idle || s.phase == Faulty) && s.published != s.revision},
-		{"drifted implies that a change was noticed", s.phase == Drifted && s.driftedAt.IsZero()},
-		{"repairs is positive only after a repair", s.repairs < 0 || s.repairs > 0 && s.lastRepair.IsZero()},
-	} {
-		if it.broken {
-			return fmt.Errorf("invariant: %s: %+v", it.text, *s)
-		}
-	}
+	broken := s.siblings.broken()
+	broken["published is not beyond revision"] = s.published > s.revision
+	broken["idle or faulty implies that the latest revision is published"] = (s.phase == Idle || s.phase == Faulty) && s.published != s.revision
+	broken["drifted implies that a change was noticed"] = s.phase == Drifted && s.driftedAt.IsZero()
+	broken["repairs is positive only after a repair"] = s.repairs < 0 || s.repairs > 0 && s.lastRepair.IsZero()
 	for name, w := range s.lost {
-		if w.First.After(w.Last) {
-			return fmt.Errorf("invariant: the first loss of a write is not after its last: %s: %+v", name, w)
+		broken["the first loss of a write is not after its last: "+name] = w.First.After(w.Last)
+	}
+	for text, is := range broken {
+		if is {
+			return fmt.Errorf("invariant: %s: %+v", text, *s)
 		}
 	}
-	return s.siblings.check()
+	return nil
 }
 
 // An Event is a fact about a pool.
@@ -176,14 +171,10 @@ type (
 	LostAnswer struct {
 		Name     string // of the slice
 		Create   bool   // the slice was to be created
-		Revision int64  // of the pool when the write was planned
+		Revision int64  // of the pool when the write was planned, 0 for the last repetition
 	}
 	// Answered means that a write has an answer, or can't be carried out any longer.
 	Answered struct {
-		Name string // of the slice
-	}
-	// LastTry means that a write of an earlier revision is repeated once more.
-	LastTry struct {
 		Name string // of the slice
 	}
 )
@@ -265,7 +256,7 @@ func (e Foreign) apply(s *State, now time.Time) error {
 	}
 	s.drift(now)
 	if s.phase == Yielding {
-		_, wait := s.siblings.turn(now)
+		_, wait := s.Turn(now)
 		s.next = now.Add(wait)
 	}
 	return nil
@@ -279,16 +270,6 @@ func (s *State) drift(now time.Time) {
 	}
 }
 
-func (Widened) apply(s *State, _ time.Time) error {
-	s.siblings.widen()
-	return nil
-}
-
-func (e Found) apply(s *State, now time.Time) error {
-	s.siblings.found(now, e.Writer, false)
-	return nil
-}
-
 func (Repair) apply(s *State, now time.Time) error {
 	if s.driftedAt.IsZero() {
 		return errors.New("resourceslice: nothing has drifted")
@@ -296,9 +277,6 @@ func (Repair) apply(s *State, now time.Time) error {
 	s.repairs, s.lastRepair = s.series(now)+1, now
 	return nil
 }
-
-func (Asked) apply(s *State, now time.Time) error    { return s.siblings.asked(now) }
-func (TookOver) apply(s *State, now time.Time) error { return s.siblings.takeOver(now) }
 
 func (Restarted) apply(s *State, _ time.Time) error {
 	if s.phase == Faulty || s.phase == Stuck {
@@ -310,9 +288,9 @@ func (Restarted) apply(s *State, _ time.Time) error {
 func (e LostAnswer) apply(s *State, now time.Time) error {
 	w, again := s.lost[e.Name]
 	if !again {
-		w.Revision, w.First = e.Revision, now
+		w.First = now
 	}
-	w.Last = now
+	w.Revision, w.Last = e.Revision, now
 	s.lost[e.Name] = w
 	if e.Create {
 		s.lostCreate = now
@@ -325,16 +303,6 @@ func (e Answered) apply(s *State, _ time.Time) error {
 	return nil
 }
 
-func (e LastTry) apply(s *State, _ time.Time) error {
-	w, ok := s.lost[e.Name]
-	if !ok {
-		return fmt.Errorf("resourceslice: the write of %s is not lost", e.Name)
-	}
-	w.Revision = 0
-	s.lost[e.Name] = w
-	return nil
-}
-
 // Next returns whether the pool must be reconciled, and after what wait.
 func (s *State) Next(now time.Time) (due bool, wait time.Duration) {
 	if s.phase == Idle {
@@ -343,17 +311,11 @@ func (s *State) Next(now time.Time) (due bool, wait time.Duration) {
 	return true, max(0, s.next.Sub(now))
 }
 
-// Turn returns what this process does about a pool that may have a newer publisher.
-func (s *State) Turn(now time.Time) (Turn, time.Duration) { return s.siblings.turn(now) }
-
 // LostCreate reports whether a create may still be carried out.
 func (s *State) LostCreate(now time.Time) bool { return now.Sub(s.lostCreate) < LateWrites }
 
 // Gone reports whether the pool was removed, and the API server has none of it.
 func (s *State) Gone() bool { return s.removed && s.published == s.revision }
-
-// Revision returns the number of Sets.
-func (s *State) Revision() int64 { return s.revision }
 
 // Phase returns the phase.
 func (s *State) Phase() Phase { return s.phase }

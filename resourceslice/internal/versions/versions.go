@@ -7,9 +7,7 @@ package versions
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
@@ -114,21 +112,10 @@ func newVersion[T object, L runtime.Object](name string, c slicesClient[T, L], f
 }
 
 // Gone reports whether a request failed because the API server doesn't serve
-// its version. A 404 about a missing object names that object; a list or a
-// watch, and a create, are about none.
-func Gone(err error, collection bool) bool {
-	if apierr.Classify(err) != apierr.NotFound {
-		return false
-	}
-	var status apierrors.APIStatus
-	if collection || !errors.As(err, &status) || status.Status().Details == nil {
-		return true
-	}
-	details := status.Status().Details
-	return details.Name == "" || details.Kind == "" ||
-		slices.ContainsFunc(details.Causes, func(cause metav1.StatusCause) bool {
-			return cause.Type == metav1.CauseTypeUnexpectedServerResponse // a proxy answered, not the API
-		})
+// its version. A 404 about a missing slice has its name. The name is empty for a list, a
+// watch and a create, which are about no slice.
+func Gone(err error, name string) bool {
+	return apierrors.IsNotFound(err) && (name == "" || !apierr.IsMissing(err, "resourceslices", name))
 }
 
 func same(s *resourcev1.ResourceSlice) (*resourcev1.ResourceSlice, error) { return s, nil }

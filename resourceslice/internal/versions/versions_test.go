@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/internal/testmain"
 )
 
@@ -128,7 +129,7 @@ func TestEachVersionWritesAndReads(t *testing.T) {
 			if got, err := v.Write(t.Context(), slice, true); err != nil || got.Spec.Driver != slice.Spec.Driver {
 				t.Errorf("%s: dry run: %v, %v", v.Name, got, err)
 			}
-			if _, err := v.Get(t.Context(), slice.Name); !apierrors.IsNotFound(err) || Gone(err, false) {
+			if _, err := v.Get(t.Context(), slice.Name); !apierrors.IsNotFound(err) || Gone(err, slice.Name) {
 				t.Errorf("%s: the dry run stored the slice: %v", v.Name, err)
 			}
 			created, err := v.Write(t.Context(), slice, false)
@@ -170,23 +171,24 @@ func TestGone(t *testing.T) {
 	object := &metav1.StatusDetails{Name: "s1", Kind: "resourceslices"}
 	proxy := &metav1.StatusDetails{Name: "s1", Kind: "resourceslices", Causes: []metav1.StatusCause{{Type: metav1.CauseTypeUnexpectedServerResponse}}}
 	for name, tc := range map[string]struct {
-		err        error
-		collection bool
-		want       bool
+		err  error
+		name string // of the slice, empty for a list
+		want bool
 	}{
-		"no error":                  {nil, true, false},
-		"another error":             {status(http.StatusConflict, nil), true, false},
-		"not a status":              {errors.New("not found"), true, false},
-		"an object":                 {status(http.StatusNotFound, object), false, false},
-		"an object, but of a list":  {status(http.StatusNotFound, object), true, true},
-		"no details":                {status(http.StatusNotFound, nil), false, true},
-		"no name":                   {status(http.StatusNotFound, &metav1.StatusDetails{Kind: "k"}), false, true},
-		"no kind":                   {status(http.StatusNotFound, &metav1.StatusDetails{Name: "n"}), false, true},
-		"the answer of a proxy":     {status(http.StatusNotFound, proxy), false, true},
-		"wrapped, about an object":  {fmt.Errorf("x: %w", status(http.StatusNotFound, object)), false, false},
-		"wrapped, about no objects": {fmt.Errorf("x: %w", status(http.StatusNotFound, nil)), false, true},
+		"no error":                  {nil, "", false},
+		"another error":             {statuserr.InternalError("x"), "", false},
+		"not a status":              {errors.New("not found"), "", false},
+		"an object":                 {status(http.StatusNotFound, object), "s1", false},
+		"an object, but of a list":  {status(http.StatusNotFound, object), "", true},
+		"no details":                {status(http.StatusNotFound, nil), "s1", true},
+		"no name":                   {status(http.StatusNotFound, &metav1.StatusDetails{Kind: "k"}), "s1", true},
+		"no kind":                   {status(http.StatusNotFound, &metav1.StatusDetails{Name: "s1"}), "s1", true},
+		"another object":            {status(http.StatusNotFound, &metav1.StatusDetails{Name: "n1", Kind: "nodes"}), "s1", true},
+		"the answer of a proxy":     {status(http.StatusNotFound, proxy), "s1", true},
+		"wrapped, about an object":  {fmt.Errorf("x: %w", status(http.StatusNotFound, object)), "s1", false},
+		"wrapped, about no objects": {fmt.Errorf("x: %w", status(http.StatusNotFound, nil)), "s1", true},
 	} {
-		if got := Gone(tc.err, tc.collection); got != tc.want {
+		if got := Gone(tc.err, tc.name); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}
