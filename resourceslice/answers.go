@@ -18,14 +18,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// answersOf returns the differences between a slice as sent and as stored, by the hash of
-// the content as sent. The API server silently drops fields that it doesn't know or whose
+// answersOf returns what the API server made of a slice, by the hash of the content as
+// sent: nil if it stored that. The API server silently drops fields that it doesn't know or whose
 // feature is off. If it dropped a restriction, and unless unrestricted content may be
 // published, the item must be withheld.
 func (f *hasher) answersOf(req *request, got *resourcev1.ResourceSlice, rec *record, unrestricted bool) map[hash]*answer {
 	found := make(map[hash]*answer)
 	fieldsOf := sync.OnceValue(func() map[string][]string { return missingFields(&req.slice.Spec, &got.Spec) })
 	add := func(name string, sent, live hash, unsafe bool) {
+		if found[sent] = nil; sent == live {
+			return
+		}
 		a := &answer{stored: live, at: time.Now(), head: name == ""}
 		if fields := fieldsOf()[name]; len(fields) > 0 {
 			err := &DroppedFieldsError{Pool: PoolID{req.slice.Spec.Driver, req.slice.Spec.Pool.Name}, Slice: got.Name, Fields: fields}
@@ -36,15 +39,11 @@ func (f *hasher) answersOf(req *request, got *resourcev1.ResourceSlice, rec *rec
 		}
 		found[sent] = a
 	}
-	if head := f.head(&req.slice.Spec); head != rec.head {
-		add("", head, rec.head, false)
-	}
+	add("", f.head(&req.slice.Spec), rec.head, false)
 	for i := range req.page.items {
 		it := &req.page.items[i]
 		is := cmp.Or(find(rec.items, it.name), noItem)
-		if is.hash != it.hash {
-			add(it.name, it.hash, is.hash, is.isLooser(it))
-		}
+		add(it.name, it.hash, is.hash, is.isLooser(it))
 	}
 	return found
 }

@@ -141,16 +141,6 @@ func (w *work) forget(age time.Duration) {
 	})
 }
 
-// confirm records that no dry run can tell whether an answer still holds, because a webhook
-// refuses dry runs. It reports whether the answer was doubted.
-func (a *answer) confirm() bool {
-	if a == nil || !a.doubted {
-		return false
-	}
-	a.doubted, a.at = false, time.Now()
-	return true
-}
-
 // faultsDue returns when content has to be sent again that the API server
 // refused or dropped, zero if there is none.
 func (w *work) faultsDue() (due time.Time) {

@@ -169,10 +169,11 @@ func (j *job) try() result {
 	if p == nil {
 		return r
 	}
+	j.indexTimes()
+	if r := j.rehearse(p); r.verdict != stored {
+		return r
+	}
 	if p.empty() {
-		if r := j.doubt(p); r.verdict != stored {
-			return r
-		}
 		j.published(p)
 		return result{verdict: done}
 	}

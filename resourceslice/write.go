@@ -60,10 +60,6 @@ func failureOf(err error) result {
 // execute writes a plan, phase by phase. The facts about written slices are
 // known when it returns, so the next plan goes on from there.
 func (j *job) execute(p *plan) result {
-	j.indexTimes()
-	if r := j.rehearse(p); r.verdict != stored {
-		return r
-	}
 	if p.outcome == newGeneration {
 		j.logger.V(4).Info("Switching to a new generation", "generation", p.generation, "slices", len(p.pages))
 	}
@@ -91,21 +87,24 @@ func (j *job) execute(p *plan) result {
 	return result{}
 }
 
-// rehearse sends a dry run of each write that adds restrictions of a kind that
-// the API server has not been seen to store. Otherwise a device would be offered
-// without its counters or its taint until the answer to the write arrives.
+// rehearse sends a dry run of each write that adds restrictions of a kind that the API
+// server has not been seen to store: otherwise a device would be offered without its
+// counters or its taint until the answer to the write arrives. If nothing is to be written,
+// it sends one for a doubted answer about the head of slices. The verdict is refused if the
+// answers have changed.
 func (j *job) rehearse(p *plan) result {
-	for _, one := range slices.Concat(p.phases...) {
-		kinds := one.newRestrictions()
-		if j.c.cfg.PublishUnrestricted || j.s.trusts(kinds) {
+	for _, one := range p.pages {
+		kinds, head := one.newRestrictions(), j.w.answers[j.want.heads[one.kind()]]
+		isDoubted := p.empty() && head != nil && head.doubted
+		if !isDoubted && (one.change == unchanged || j.c.cfg.PublishUnrestricted || j.s.trusts(kinds)) {
 			continue
 		}
 		r := parallel(j, []*page{one}, false, func(page *page) result { return j.write(p, page, true) })
-		if r.verdict == unasked && j.confirm(one) {
-			return result{verdict: refused}
-		}
 		if r.verdict > unasked {
 			return r
+		}
+		if r.verdict == unasked && j.confirm(one) || isDoubted {
+			return result{verdict: refused}
 		}
 		// Without a dry run the answer to the write shows what is dropped.
 		j.s.trust(kinds)
@@ -113,38 +112,21 @@ func (j *job) rehearse(p *plan) result {
 	return result{}
 }
 
-// confirm keeps what was withheld from a page withheld if that can't be asked for. It
-// reports whether there is any.
+// confirm ends the doubts about a page if no dry run can tell whether they are right,
+// because a webhook refuses dry runs. It reports whether there were any.
 func (j *job) confirm(page *page) (found bool) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
+	contents := []hash{j.want.heads[page.kind()]}
 	for i := range page.items {
-		found = j.w.answers[page.items[i].hash].confirm() || found
+		contents = append(contents, page.items[i].hash)
+	}
+	for _, h := range contents {
+		if a := j.w.answers[h]; a != nil && a.doubted {
+			a.doubted, a.at, found = false, time.Now(), true
+		}
 	}
 	return found
-}
-
-// doubt sends a dry run of one page for a doubted answer about its head. The next plan
-// starts from the new answer.
-func (j *job) doubt(p *plan) result {
-	for _, one := range p.pages {
-		head := j.want.heads[one.kind()]
-		a := j.w.answers[head]
-		if a == nil || !a.doubted {
-			continue
-		}
-		delete(j.w.answers, head)
-		r := parallel(j, []*page{one}, false, func(page *page) result { return j.write(p, page, true) })
-		if r.verdict == stored {
-			return result{verdict: outdated}
-		}
-		if j.w.answers[head] = a; r.verdict == unasked {
-			a.confirm()
-			continue
-		}
-		return r
-	}
-	return result{}
 }
 
 // write writes a page.
@@ -359,7 +341,7 @@ func (j *job) send(req *request) (r result) {
 		if !req.dryRun {
 			j.c.view.wrote(rec)
 		}
-		r.verdict = j.learn(req, j.c.hasher.answersOf(req, got, rec, j.c.cfg.PublishUnrestricted))
+		r.verdict = j.learn(j.c.hasher.answersOf(req, got, rec, j.c.cfg.PublishUnrestricted))
 	case req.dryRun && apierrors.IsBadRequest(err):
 		r.verdict = unasked
 	case err == nil:
@@ -391,15 +373,14 @@ func (j *job) send(req *request) (r result) {
 
 // learn records what the API server made of a slice. The verdict is refused if a device
 // must be withheld.
-func (j *job) learn(req *request, answers map[hash]*answer) verdict {
+func (j *job) learn(answers map[hash]*answer) verdict {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	for i := range req.page.items {
-		delete(j.w.answers, req.page.items[i].hash) // a doubted one
-	}
 	v := stored
 	for h, a := range answers {
-		if j.w.answers[h] = a; a.omits() {
+		if a == nil {
+			delete(j.w.answers, h)
+		} else if j.w.answers[h] = a; a.omits() {
 			j.s.trusted.Store(0)
 			v = refused
 		}
