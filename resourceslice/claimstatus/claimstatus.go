@@ -139,7 +139,9 @@ func statusOf(device *resourcev1.DeviceRequestAllocationResult, conditions []str
 // Write makes devices the status of the driver's devices in a claim, and returns
 // the claim as stored. A condition, data or network data that this Writer wrote before
 // and that is not in devices is removed; what another field manager wrote stays, also
-// in the same device. Write logs a line if it overwrites what another one wrote.
+// in the same device. Write logs a line if it overwrites what another one wrote. A condition
+// that this Writer has overwritten can't be removed alone, because the API server refuses a
+// condition without a reason: it stays as it is until the other field manager writes it again.
 // claim is the claim as read last; Write does not change it. If its managedFields were
 // stripped, Write takes the whole status of the driver for its own when it compares.
 //
@@ -158,6 +160,7 @@ func (w *Writer) Write(ctx context.Context, claim *resourcev1.ResourceClaim, dev
 	if err != nil {
 		return nil, err
 	}
+	devices = w.keep(claim, devices)
 	same, overwritten, removed := w.difference(claim, devices)
 	if same {
 		return claim, nil

@@ -263,6 +263,59 @@ func TestAWriteThatTakesFromAnotherProgramIsLogged(t *testing.T) {
 	})
 }
 
+// TestAConditionOfTwoProgramsStaysUntilTheOtherOneWritesIt: without the reason, which only
+// the second program owns, the API server would refuse the rest of the condition.
+func TestAConditionOfTwoProgramsStaysUntilTheOtherOneWritesIt(t *testing.T) {
+	bubble(t, func(r *rig) {
+		first, second := r.w, r.writer(driver, "second")
+		write := func(w *claimstatus.Writer, devices ...resourcev1.AllocatedDeviceStatus) {
+			r.Helper()
+			if _, err := w.Write(r.Context(), r.get(), devices...); err != nil {
+				r.Fatal(err)
+			}
+		}
+		condition := func(typ, reason string) resourcev1.AllocatedDeviceStatus {
+			d := claimstatus.Bound(result(0), "", "")
+			d.Conditions = []metav1.Condition{{Type: typ, Status: metav1.ConditionTrue, Reason: reason}}
+			return d
+		}
+		reason := func(want string) {
+			r.Helper()
+			if c := r.get().Status.Devices[0].Conditions[0]; c.Reason != want {
+				r.Errorf("reason %s, want %s", c.Reason, want)
+			}
+		}
+		write(first, condition("ready", "First"))
+		overwriting := condition("ready", "Second")
+		overwriting.Conditions = append(overwriting.Conditions, metav1.Condition{Type: "link", Status: metav1.ConditionTrue, Reason: "Up"})
+		overwriting.Data = &runtime.RawExtension{Raw: []byte(`{"queue":4}`)}
+		write(second, overwriting)
+		r.expect("overwritten", "port-0:ready=True@00:00,link=True@00:00,", 2)
+		write(second)
+		r.expect("withdrawn", "port-0:ready=True@00:00,", 1)
+		reason("Second")
+		if data := r.get().Status.Devices[0].Data; data != nil {
+			r.Errorf("data %s", data.Raw)
+		}
+		write(second)
+		write(second, condition("ready", "Second"))
+		r.expect("nothing else to withdraw", "port-0:ready=True@00:00,", 0)
+		write(first, condition("ready", "First"))
+		write(second)
+		r.expect("given back", "port-0:ready=True@00:00,", 2)
+		reason("First")
+		write(first)
+		r.expect("the last one leaves", "", 1)
+
+		write(first, condition("ready", "First"))
+		write(second, condition("ready", "Second"))
+		write(first)
+		r.expect("the first one leaves", "port-0:ready=True@00:00,", 3)
+		write(second)
+		r.expect("the second one leaves", "", 1)
+	})
+}
+
 func TestAnAddressNeedsItsPrefix(t *testing.T) {
 	bubble(t, func(r *rig) {
 		for ip, ok := range map[string]bool{"10.0.0.7": false, "10.0.0.07/24": false, "2001:db8::1": false, "10.0.0.7/24": true, "2001:db8::1/64": true} {
