@@ -19,10 +19,12 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/kubewright/kubewright/resourceslice"
 	"github.com/kubewright/kubewright/resourceslice/claimstatus"
 	"github.com/kubewright/kubewright/resourceslice/claimstore"
 	"github.com/kubewright/kubewright/resourceslice/sysfs"
@@ -183,6 +185,22 @@ func (d *driver) unprepare(_ context.Context, claim claimstore.Claim, _ prepared
 	}
 	fmt.Fprintf(d.stdout, "unprepared claim %s\n", claim.NamespacedName)
 	return nil
+}
+
+// publisher returns the controller that publishes the devices.
+func (d *driver) publisher(client kubernetes.Interface) (*resourceslice.Controller, error) {
+	return resourceslice.New(resourceslice.Config{
+		Client:   client,
+		NodeName: d.pool,
+		Owner:    resourceslice.NodeOwner(client.CoreV1().Nodes(), d.pool),
+		Driver:   driverName,
+		// A driver that starts before the kernel's drivers finds no device.
+		HoldEmpty: 10 * time.Second,
+		// The publisher recovers from all its errors.
+		ErrorHandler: func(ctx context.Context, err error, msg string) {
+			d.HandleError(ctx, fmt.Errorf("%w: %w", kubeletplugin.ErrRecoverable, err), msg)
+		},
+	})
 }
 
 // HandleError ends the driver after errors that it can't recover from.

@@ -69,17 +69,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 // run runs the driver until ctx is done or a part of it fails.
 func (o *options) run(ctx context.Context, client kubernetes.Interface, stdout io.Writer) error {
-	publisher, err := resourceslice.New(resourceslice.Config{
-		Client:   client,
-		NodeName: o.nodeName,
-		Owner:    resourceslice.NodeOwner(client.CoreV1().Nodes(), o.nodeName),
-		Driver:   driverName,
-		// A driver that starts before the kernel's drivers finds no device.
-		HoldEmpty: 10 * time.Second,
-	})
-	if err != nil {
-		return err
-	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	status, err := claimstatus.New(claimstatus.Config{Client: client.ResourceV1(), Driver: driverName})
 	if err != nil {
 		return err
@@ -87,7 +78,11 @@ func (o *options) run(ctx context.Context, client kubernetes.Interface, stdout i
 	if err := os.MkdirAll(o.pluginDir, 0o750); err != nil {
 		return err
 	}
-	d := &driver{sys: os.DirFS(o.sysfs), cdiDir: o.cdiDir, pool: o.nodeName, status: status, stdout: stdout, changed: make(chan struct{})}
+	d := &driver{sys: os.DirFS(o.sysfs), cdiDir: o.cdiDir, pool: o.nodeName, status: status, stdout: stdout, fail: stop, changed: make(chan struct{})}
+	publisher, err := d.publisher(client)
+	if err != nil {
+		return err
+	}
 	boot, err := claimstore.BootID()
 	if err != nil {
 		return err
@@ -99,12 +94,9 @@ func (o *options) run(ctx context.Context, client kubernetes.Interface, stdout i
 		return err
 	}
 
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
 	published := make(chan error, 2)
 	go func() { published <- publisher.Run(ctx) }()
 	go func() { published <- d.claims.Run(ctx) }()
-	d.fail = stop
 	// Without a call of PublishResources the helper writes no ResourceSlices.
 	helper, err := kubeletplugin.Start(ctx, d,
 		kubeletplugin.DriverName(driverName), kubeletplugin.NodeName(o.nodeName), kubeletplugin.KubeClient(client),
