@@ -143,7 +143,7 @@ func TestAnnotationsOfTheProviderAreStored(t *testing.T) {
 
 // A context of the provider lives as long as Run, and has the values of its call.
 func TestContextsLiveAsLongAsRun(t *testing.T) {
-	a, p := newAdapter(t, habits{notFound: known}, vkadapter.Config{})
+	_, p := newAdapter(t, habits{notFound: known}, vkadapter.Config{})
 	kept := &keeper{provider: p}
 	a, err := vkadapter.New(kept, vkadapter.Config{NodeName: nodeName})
 	if err != nil {
@@ -221,12 +221,12 @@ func TestErrorsOfCreatePod(t *testing.T) {
 		failed bool
 	}{
 		"invalid input":                        {errdefs.InvalidInput("no such GPU"), nil, corev1.RestartPolicyAlways, true},
-		"wrapped invalid input":                {fmt.Errorf("create: %w", errdefs.AsInvalidInput(plain)), nil, corev1.RestartPolicyNever, true},
-		"any other error":                      {plain, nil, corev1.RestartPolicyNever, false},
-		"FailNever, policy Never":              {plain, vkadapter.FailNever, corev1.RestartPolicyNever, true},
-		"FailNever, policy Always":             {plain, vkadapter.FailNever, corev1.RestartPolicyAlways, false},
+		"wrapped invalid input":                {fmt.Errorf("create: %w", errdefs.AsInvalidInput(errPlain)), nil, corev1.RestartPolicyNever, true},
+		"any other error":                      {errPlain, nil, corev1.RestartPolicyNever, false},
+		"FailNever, policy Never":              {errPlain, vkadapter.FailNever, corev1.RestartPolicyNever, true},
+		"FailNever, policy Always":             {errPlain, vkadapter.FailNever, corev1.RestartPolicyAlways, false},
 		"FailNever, invalid input and Always":  {errdefs.InvalidInput("no such GPU"), vkadapter.FailNever, corev1.RestartPolicyAlways, false},
-		"a function of the program, temporary": {errdefs.AsInvalidInput(plain), func(_ *corev1.Pod, err error) error { return err }, corev1.RestartPolicyNever, false},
+		"a function of the program, temporary": {errdefs.AsInvalidInput(errPlain), func(_ *corev1.Pod, err error) error { return err }, corev1.RestartPolicyNever, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, habits{notFound: known, createErr: failing["always"](c.err)}, func(w *world) {
@@ -252,7 +252,7 @@ func TestEventsOfVirtualKubelet(t *testing.T) {
 	recorder := events.NewFakeRecorder(20)
 	a, p := newAdapter(t, habits{notFound: known, silent: true}, vkadapter.Config{EventRecorder: recorder})
 	pod, ctx := newPod("web", "1"), t.Context()
-	p.createErr = func(*corev1.Pod) error { return plain }
+	p.createErr = func(*corev1.Pod) error { return errPlain }
 	_, _ = a.Start(ctx, pod)
 	p.createErr = nil
 	_, _ = a.Start(ctx, pod)
@@ -419,7 +419,7 @@ func TestTheNodeProviderDecidesAboutTheNode(t *testing.T) {
 		if c := condition(apitest.Get[*corev1.Node](w.s, "", nodeName), corev1.NodeReady); c.Status != corev1.ConditionFalse || c.Reason != "RemoteDown" || !strings.Contains(c.Message, "no queue") {
 			t.Errorf("Ready is %+v while the provider says RemoteDown", c)
 		}
-		np.set(pushed, plain)
+		np.set(pushed, errPlain)
 		pass(15 * time.Second)
 		if c := condition(apitest.Get[*corev1.Node](w.s, "", nodeName), corev1.NodeReady); c.Status != corev1.ConditionFalse || c.Reason != vkadapter.ReasonPingFailed {
 			t.Errorf("Ready is %+v while Ping fails", c)
@@ -608,7 +608,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 		},
 		"create the provider: 404": func() error {
 			_, err := vkadapter.NewNode("n", func(nodeutil.ProviderConfig) (nodeutil.Provider, node.NodeProvider, error) {
-				return nil, nil, plain
+				return nil, nil, errPlain
 			}, vkadapter.NodeConfig{Client: apitest.New(apitest.Options{}).Client(apitest.User{}), InternalIP: "192.0.2.1"})
 			return err
 		},

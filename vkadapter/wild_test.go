@@ -17,9 +17,9 @@ import (
 )
 
 var (
-	known   = errdefs.NotFound("no such job")
-	plain   = errors.New("404 Not Found")
-	fromAPI = apierrors.NewNotFound(corev1.Resource("pods"), "x")
+	known    = errdefs.NotFound("no such job")
+	errPlain = errors.New("404 Not Found")
+	fromAPI  = apierrors.NewNotFound(corev1.Resource("pods"), "x")
 )
 
 // wild are providers with the habits that were found in real ones.
@@ -34,8 +34,8 @@ var wild = map[string]struct {
 	"without names":                               {habits: habits{notFound: known, noNames: true, noUIDs: true, silent: true}},
 	"without names, nil for not found":            {habits: habits{noNames: true, noUIDs: true, silent: true}},
 	"nil for not found":                           {habits: habits{}},
-	"any error for not found":                     {habits: habits{notFound: plain}},
-	"any error for not found, without NotifyPods": {habits: habits{notFound: plain, silent: true}},
+	"any error for not found":                     {habits: habits{notFound: errPlain}},
+	"any error for not found, without NotifyPods": {habits: habits{notFound: errPlain, silent: true}},
 	"the API's error for not found":               {habits: habits{notFound: fromAPI}},
 	"by UID":                                      {habits: habits{notFound: known, byUID: true}},
 	"by UID without NotifyPods":                   {habits: habits{notFound: known, byUID: true, silent: true}},
@@ -46,7 +46,7 @@ var wild = map[string]struct {
 	"names of its own for containers":             {habits: habits{notFound: known, ownContainers: true, silent: true}},
 	"final phase while a container runs":          {habits: habits{notFound: known, staleRunning: true}},
 	"GetPods lags behind CreatePod":               {habits: habits{notFound: known, lag: 20 * time.Second}},
-	"GetPods lags behind, no NotifyPods":          {habits: habits{notFound: plain, lag: 20 * time.Second, silent: true}},
+	"GetPods lags behind, no NotifyPods":          {habits: habits{notFound: errPlain, lag: 20 * time.Second, silent: true}},
 	"ends some time after DeletePod":              {habits: habits{notFound: known, stopTime: 10 * time.Second}},
 	"ends some time after, no NotifyPods":         {habits: habits{notFound: known, stopTime: 10 * time.Second, silent: true}},
 	"the end in the last report":                  {habits: habits{notFound: known, forgets: true}},

@@ -37,17 +37,6 @@ func newMachine() *machine {
 	return &machine{containers: map[podruntime.ContainerID]*podruntime.Container{}, begun: map[podruntime.ContainerID]int{}}
 }
 
-func (m *machine) running(pod types.UID) (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for id, c := range m.containers {
-		if id.Pod == pod && c.State == podruntime.ContainerRunning {
-			n++
-		}
-	}
-	return n
-}
-
 func (m *machine) exit(id podruntime.ContainerID, code int32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
