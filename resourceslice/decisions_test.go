@@ -190,12 +190,12 @@ func TestAnswersDecideWhatIsPublished(t *testing.T) {
 		"live version refused":       {map[hash]*answer{1: {standing: rejected, instead: &live}, 7: {standing: rejected}}, 0},
 		"live version stored anyway": {map[hash]*answer{1: {standing: rejected, instead: &live}, 7: {stored: 8}}, 7},
 	} {
-		o := &observed{answers: tc.answers}
+		o := &observed{memory: &memory{answers: tc.answers}}
 		if got, ok := o.instead(device(1)); ok != (tc.want != 0) || ok && got.hash != tc.want {
 			t.Errorf("%s: hash %d, %v, want %d", name, got.hash, ok, tc.want)
 		}
 	}
-	o := &observed{answers: map[hash]*answer{1: {stored: 9}, 2: {standing: rejected, stored: 9}}}
+	o := &observed{memory: &memory{answers: map[hash]*answer{1: {stored: 9}, 2: {standing: rejected, stored: 9}}}}
 	for _, tc := range []struct {
 		wanted, live hash
 		want         bool
@@ -240,14 +240,16 @@ func TestANewGenerationIsCompact(t *testing.T) {
 // TestDependentChangesTakeANewGeneration: pages that are written one by one must
 // agree on the nodes, and must not pass devices on to each other.
 func TestDependentChangesTakeANewGeneration(t *testing.T) {
-	m := newModel(t)
-	m.become(Pool{Devices: someTainted(0, 192)})
-	skipping := Pool{Devices: someTainted(0, 192), SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}}
-	if plan := m.become(skipping); plan.outcome != newGeneration || writesOf(plan) != 3 {
-		t.Errorf("another head: outcome %v with %d writes", plan.outcome, writesOf(plan))
+	for _, pages := range []int{2, 3} {
+		m := newModel(t)
+		m.become(Pool{Devices: someTainted(0, 64*pages)})
+		skipping := Pool{Devices: someTainted(0, 64*pages), SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}}
+		if plan := m.become(skipping); plan.outcome != newGeneration || writesOf(plan) != pages {
+			t.Errorf("another head of %d slices: outcome %v with %d writes", pages, plan.outcome, writesOf(plan))
+		}
 	}
 
-	m = newModel(t)
+	m := newModel(t)
 	all := someDevices(0, 193)
 	m.become(Pool{Devices: all[:192]})
 	m.become(Pool{Devices: all}) // the first slice gets a device more than 64
@@ -426,15 +428,15 @@ func TestAConsumerWaitsForItsCounterSet(t *testing.T) {
 func TestTheEarliestFaultDecidesTheRetry(t *testing.T) {
 	first := time.Unix(1000, 0)
 	for range 20 { // maps have no order
-		w := work{answers: map[hash]*answer{
+		w := work{memory: memory{answers: map[hash]*answer{
 			1: {err: errRaces, at: first.Add(time.Minute)}, 2: {err: errRaces, at: first}, 3: {err: errRaces, at: first.Add(time.Hour)},
 			4: {at: first.Add(-time.Hour)}, // not a fault
-		}}
+		}}}
 		if due := w.faultsDue(); !due.Equal(first.Add(retryFaults)) {
 			t.Fatalf("due %v, want %v", due, first.Add(retryFaults))
 		}
 	}
-	w := work{answers: map[hash]*answer{4: {at: first}}}
+	w := work{memory: memory{answers: map[hash]*answer{4: {at: first}}}}
 	if due := w.faultsDue(); !due.IsZero() {
 		t.Errorf("due %v without a fault", due)
 	}

@@ -273,7 +273,6 @@ func newLayout(items []item, live []*record, counters bool) *layout {
 			l.left = append(l.left, items[i])
 		}
 	}
-	slices.SortStableFunc(l.left, byPlace)
 	return l
 }
 
@@ -359,7 +358,7 @@ func (l *layout) match(count, devices int) {
 func (l *layout) needed(devices int) int { return max(1, (devices+l.fill-1)/l.fill) }
 
 // shed takes from pages the items beyond their limit, as when a taint makes 64
-// devices the limit.
+// devices the limit. Then it sorts those that are left, by place.
 func (l *layout) shed() {
 	for _, p := range l.pages {
 		if limit := p.limit(); len(p.items) > limit {
@@ -376,7 +375,6 @@ func (l *layout) compact(keep int) {
 	for _, p := range l.pages[keep:] {
 		l.left = append(l.left, p.items...)
 	}
-	slices.SortStableFunc(l.left, byPlace)
 	l.pages = l.pages[:keep]
 }
 

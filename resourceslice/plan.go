@@ -59,22 +59,27 @@ type answer struct {
 // omits reports whether the item is left out, or its live version published.
 func (a *answer) omits() bool { return a != nil && a.standing >= withheld }
 
-// observed has the facts that a plan starts from, except for the desired pool.
-type observed struct {
-	// live has all slices of the pool.
-	live []*record
+// memory is what a process remembers of a pool from one plan to the next.
+type memory struct {
 	// floor is the highest generation that this process has seen or written. No
-	// slice in live is newer.
+	// live slice is newer.
 	floor int64
 	// ours is the generation that this process has written, or has seen
 	// complete: no other process can have a write under way that completes it.
 	ours int64
 	// answers has the API server's answers, by the hash of the content as sent.
 	answers map[hash]*answer
-	// compact allows to compact the pool although nothing else must change.
-	compact bool
 	// taken has names that slices of other pools have.
 	taken map[string]bool
+}
+
+// observed has the facts that a plan starts from, except for the desired pool.
+type observed struct {
+	*memory
+	// live has all slices of the pool.
+	live []*record
+	// compact allows to compact the pool although nothing else must change.
+	compact bool
 
 	self   core.Instance
 	owner  *metav1.OwnerReference // nil: none

@@ -46,7 +46,7 @@ func (m *model) desired(p Pool) *desired {
 }
 
 func (m *model) observed() *observed {
-	o := &observed{live: m.live(), floor: m.floor, ours: m.ours, answers: map[hash]*answer{}}
+	o := &observed{live: m.live(), memory: &memory{floor: m.floor, ours: m.ours, answers: map[hash]*answer{}}}
 	for _, rec := range o.live {
 		m.floor = max(m.floor, rec.generation)
 	}

@@ -61,13 +61,10 @@ type request struct {
 
 // work is the part of a pool's state that its worker uses.
 type work struct {
+	memory
 	revision int64 // that was reconciled last
-	floor    int64 // the highest generation seen or written
-	ours     int64 // see observed
-	answers  map[hash]*answer
 	// unanswered has the writes that the API server may yet carry out, by name.
 	unanswered map[string]*request
-	taken      map[string]bool
 	compacted  time.Time
 	wrote      time.Time // the last write
 
@@ -82,7 +79,7 @@ type work struct {
 
 func newPool(id PoolID, state *core.State) *pool {
 	return &pool{id: id, changed: make(chan struct{}), state: state, work: work{
-		answers: map[hash]*answer{}, unanswered: map[string]*request{}, taken: map[string]bool{}, reported: map[string]bool{},
+		memory: memory{answers: map[hash]*answer{}, taken: map[string]bool{}}, unanswered: map[string]*request{}, reported: map[string]bool{},
 	}}
 }
 

@@ -213,7 +213,7 @@ func (j *job) plan() (*plan, result) {
 		return nil, r
 	}
 	return newPlan(j.want, &observed{
-		live: j.live, floor: j.w.floor, ours: j.w.ours, answers: j.w.answers, taken: j.w.taken,
+		memory: &j.w.memory, live: j.live,
 		compact: time.Since(j.w.compacted) >= compactInterval,
 		self:    j.self, owner: j.owner, labels: j.c.cfg.Labels,
 	}), result{}
@@ -228,7 +228,10 @@ func (j *job) planRemoval() (*plan, result) {
 		}
 		j.live = slices.DeleteFunc(j.live, j.isForeign)
 	}
-	if len(j.live) == 0 && j.lostCreate() {
+	j.c.mu.Lock()
+	isLost := j.p.state.LostCreate(time.Now())
+	j.c.mu.Unlock()
+	if len(j.live) == 0 && isLost {
 		return nil, waitFor(time.Second, core.Holding) // the first attempt may still be carried out
 	}
 	if r := j.yield(); r.verdict != stored {
@@ -237,31 +240,23 @@ func (j *job) planRemoval() (*plan, result) {
 	return planRemoval(j.live), result{}
 }
 
-func (j *job) lostCreate() bool {
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
-	return j.p.state.LostCreate(time.Now())
-}
-
 // yield returns a wait if a newer instance of the program publishes the pool.
 func (j *job) yield() result {
 	j.c.mu.Lock()
-	was := j.p.state.Above()
+	e, ok := j.p.status.Err.(*ContendedError) //nolint:errorlint // an own error
+	isKnown, was := ok && e.Newer, j.p.state.Above()
 	for _, rec := range j.live {
 		j.c.apply(j.p, core.Found{Writer: rec.writer()})
 	}
 	do, wait := j.p.state.Turn(time.Now())
-	if do == core.TakeOver {
-		j.c.apply(j.p, core.TookOver{})
-	}
 	above := j.p.state.Above()
 	j.self = j.p.state.Self()
 	j.c.mu.Unlock()
 	switch {
 	case do == core.Publish:
-		return result{}
-	case do == core.TakeOver:
-		j.logger.Info("Publishing the pool again: the newer instance is silent", "instance", above)
+		if isKnown {
+			j.logger.Info("Publishing the pool again: the newer instance is silent", "instance", above)
+		}
 		return result{}
 	case was != above:
 		j.logger.Info("Leaving the pool to a newer instance", "instance", above)
@@ -274,8 +269,7 @@ func (j *job) yield() result {
 	j.closeWindow()
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	e, ok := j.p.status.Err.(*ContendedError) //nolint:errorlint // an own error
-	if known := ok && e.Newer; !known && j.want != nil && j.p.status.Revision == j.status.Revision {
+	if !isKnown && j.want != nil && j.p.status.Revision == j.status.Revision {
 		j.p.update(func(s *Status) { s.Err = &ContendedError{Pool: j.p.id, Manager: above.Manager, Newer: true} })
 	}
 	return waitFor(wait, core.Yielding)

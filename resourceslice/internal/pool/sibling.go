@@ -74,8 +74,7 @@ func (i Instance) newer(than Instance) bool {
 //
 // Invariants:
 //   - above is the zero value or newer than self.
-//   - awaited is not zero: above is not the zero value, and not silent.
-//   - silent: above is not the zero value.
+//   - awaited is not zero: above is not the zero value.
 //   - settled is false: above is the zero value.
 //   - blind: settled is false, or above is not the zero value.
 type siblings struct {
@@ -86,18 +85,16 @@ type siblings struct {
 	heard   time.Time
 	pause   time.Duration // after heard, before self asks
 	awaited time.Time     // since when a reply or a repair is awaited; zero: none
-	silent  bool          // above has not replied: self publishes again
 }
 
 // broken tells for each invariant whether it is broken.
 func (s *siblings) broken() map[string]bool {
 	none := s.above == Instance{}
 	return map[string]bool{
-		"above is newer than self":                   !none && !s.above.newer(s.self),
-		"awaited implies above, which is not silent": !s.awaited.IsZero() && (none || s.silent),
-		"silent implies above":                       s.silent && none,
-		"settled before above":                       !s.settled && !none,
-		"blind implies that nothing is settled":      s.blind && s.settled && none,
+		"above is newer than self":              !none && !s.above.newer(s.self),
+		"awaited implies above":                 !s.awaited.IsZero() && none,
+		"settled before above":                  !s.settled && !none,
+		"blind implies that nothing is settled": s.blind && s.settled && none,
 	}
 }
 
@@ -120,65 +117,59 @@ func (s *siblings) found(now time.Time, writer Instance, event bool) {
 		// All that was written before this process published is older.
 		s.self.At = max(s.self.At, writer.At+1)
 	case writer.newer(s.self) && (s.above == Instance{} || writer.newer(s.above)):
-		s.above, s.heard, s.pause = writer, now, firstAsk
-		s.awaited, s.silent = time.Time{}, false
+		s.above, s.heard, s.pause, s.awaited = writer, now, firstAsk, time.Time{}
 	case writer == s.above && event:
-		if !s.awaited.IsZero() {
+		if !s.awaited.IsZero() && !s.silent(now) {
 			s.pause = min(2*s.pause, maxAsk)
 		}
-		s.heard, s.awaited, s.silent = now, time.Time{}, false
+		s.heard, s.awaited = now, time.Time{}
 	}
 }
 
 // missing records that another client deleted a slice: the newer instance must repair it.
 func (s *siblings) missing(now time.Time) {
-	if s.yields() && s.awaited.IsZero() {
+	if s.above != (Instance{}) && s.awaited.IsZero() {
 		s.awaited = now
 	}
 }
 
 func (Asked) apply(s *State, now time.Time) error {
-	if !s.siblings.yields() {
+	if !s.siblings.yields(now) {
 		return errors.New("resourceslice: there is no newer instance to ask")
 	}
 	s.siblings.awaited = now
 	return nil
 }
 
-func (TookOver) apply(s *State, now time.Time) error {
-	if do, _ := s.Turn(now); do != TakeOver {
-		return errors.New("resourceslice: the newer instance may still reply")
-	}
-	s.siblings.silent, s.siblings.awaited = true, time.Time{}
-	return nil
+// silent reports whether the newer instance has not replied.
+func (s *siblings) silent(now time.Time) bool {
+	return !s.awaited.IsZero() && now.Sub(s.awaited) >= ReplyTime
 }
 
-func (s *siblings) yields() bool { return s.above != Instance{} && !s.silent }
+func (s *siblings) yields(now time.Time) bool { return s.above != Instance{} && !s.silent(now) }
 
 // Turn is what an instance does about a pool.
 type Turn int
 
 // The turns of an instance.
 const (
-	Publish  Turn = iota // there is no newer instance, or it is silent
-	Wait                 // the newer instance publishes the pool
-	Ask                  // the same, and it must be asked whether it lives
-	TakeOver             // it has not replied
+	Publish Turn = iota // there is no newer instance, or it is silent
+	Wait                // the newer instance publishes the pool
+	Ask                 // the same, and it must be asked whether it lives
 )
 
 // Turn returns what this process does about a pool that may have a newer publisher, and how
 // long to wait if there is nothing to do now.
 func (s *State) Turn(now time.Time) (Turn, time.Duration) {
 	sib := &s.siblings
-	due, then := sib.heard.Add(sib.pause), Ask
-	if !sib.awaited.IsZero() {
-		due, then = sib.awaited.Add(ReplyTime), TakeOver
-	}
+	ask := sib.heard.Add(sib.pause)
 	switch {
-	case !sib.yields():
+	case !sib.yields(now):
 		return Publish, 0
-	case now.Before(due):
-		return Wait, due.Sub(now)
+	case !sib.awaited.IsZero():
+		return Wait, sib.awaited.Add(ReplyTime).Sub(now)
+	case now.Before(ask):
+		return Wait, ask.Sub(now)
 	}
-	return then, 0
+	return Ask, 0
 }

@@ -162,8 +162,6 @@ type (
 	Repair struct{}
 	// Asked means that the newer instance was asked whether it lives.
 	Asked struct{}
-	// TookOver means that the newer instance did not reply, and this one publishes.
-	TookOver struct{}
 	// Restarted means that the API server may have other features, or that its slices may
 	// have changed unseen.
 	Restarted struct{}

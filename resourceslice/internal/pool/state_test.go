@@ -103,8 +103,6 @@ func (st *story) do(words []string) (string, error) {
 		return "", st.apply(Repair{})
 	case "asked":
 		return "", st.apply(Asked{})
-	case "takes-over":
-		return "", st.apply(TookOver{})
 	case "restarted":
 		return "", st.apply(Restarted{})
 	case "lost":
@@ -119,7 +117,7 @@ func (st *story) do(words []string) (string, error) {
 		return wait(string(st.s.Phase()), d), nil
 	case "turn":
 		turn, d := st.s.Turn(st.now)
-		return wait([]string{"publish", "wait", "ask", "take over"}[turn], d), nil
+		return wait([]string{"publish", "wait", "ask"}[turn], d), nil
 	case "repeat":
 		step, d := st.s.Repeat(st.now, words[0])
 		return wait(string(step), d), nil
@@ -194,8 +192,8 @@ func TestAnyOrderOfEventsKeepsTheInvariants(t *testing.T) {
 				Published{Revision: revision}, Published{Revision: revision, Fault: st.now.Add(time.Hour)}, Published{Revision: st.s.revision + 1},
 				Delay{Revision: revision, Wait: time.Minute, Phase: phases[rng.IntN(len(phases))]},
 				Foreign{Deleted: rng.IntN(2) == 0, Writer: writers[rng.IntN(len(writers))]}, Found{writers[rng.IntN(len(writers))]},
-				Repair{}, Asked{}, TookOver{}, Restarted{}, LostAnswer{Name: name, Revision: revision}, Answered{name}, Widened{},
-			}[rng.IntN(16)]
+				Repair{}, Asked{}, Restarted{}, LostAnswer{Name: name, Revision: revision}, Answered{name}, Widened{},
+			}[rng.IntN(15)]
 			if err := st.apply(e); err != nil && !strings.HasPrefix(err.Error(), "resourceslice: ") {
 				t.Fatalf("seed %d, step %d, %#v: %v", seed, step, e, err)
 			}
@@ -221,13 +219,9 @@ func TestCheckNamesTheBrokenInvariant(t *testing.T) {
 		"newer than self": func(s *State) {
 			s.siblings.settled, s.siblings.above = true, Instance{Manager: "gpu", At: 1, ID: "old"}
 		},
-		"which is not silent":  func(s *State) { s.siblings.awaited = epoch },
-		"silent implies above": func(s *State) { s.siblings.silent = true },
+		"awaited implies":      func(s *State) { s.siblings.awaited = epoch },
 		"settled before above": func(s *State) { s.siblings.above = above },
 		"nothing is settled":   func(s *State) { s.siblings.settled, s.siblings.blind = true, true },
-		"awaited implies above": func(s *State) {
-			s.siblings.settled, s.siblings.above, s.siblings.silent, s.siblings.awaited = true, above, true, epoch
-		},
 	} {
 		st := newStory()
 		if err := st.s.Check(); err != nil {
