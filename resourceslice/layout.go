@@ -132,11 +132,10 @@ func otherTimes(wanted, live []taint) bool {
 // layout assigns items to pages. An item stays on the page that has it if that
 // is possible, so that a change of one device changes one page.
 type layout struct {
-	counters bool
-	pages    []*page
-	left     []item // without a page yet
-	create   int    // how many pages must be created in any case
-	fill     int    // how many items a new page gets
+	pages  []*page
+	left   []item // without a page yet
+	create int    // how many pages must be created in any case
+	fill   int    // how many items a new page gets
 }
 
 // layOut assigns the wanted items to pages, of which usable are there already.
@@ -247,7 +246,7 @@ func (it *item) finds(counters map[string]map[string]resourcev1.Counter) bool {
 // newLayout returns a layout of the items that are on live pages, newest
 // generation first: an item on two pages stays on the newer one.
 func newLayout(items []item, live []*record, counters bool) *layout {
-	l := &layout{counters: counters, fill: advancedLimit}
+	l := &layout{fill: advancedLimit}
 	switch {
 	case counters:
 		l.fill = counterLimit
@@ -411,7 +410,7 @@ func (l *layout) place(d *desired, o *observed, newest int64) {
 	grown := len(l.pages) > 0
 	for len(l.left) > 0 {
 		l.pages = append(l.pages, &page{items: l.take(l.fill)})
-		if n := len(l.pages); len(l.left) == 0 && grown && !l.counters && n > spareAbove {
+		if n := len(l.pages); len(l.left) == 0 && grown && n > spareAbove {
 			for range (n + sparePer - 1) / sparePer {
 				l.pages = append(l.pages, &page{})
 			}

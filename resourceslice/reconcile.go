@@ -88,12 +88,10 @@ func (c *Controller) reconcile(ctx context.Context, id PoolID) {
 			r.err = errRaces
 		case stored:
 			if rounds++; rounds <= quickRetries {
-				quick = 0
 				continue
 			}
 			r.err = errDiverges
 		case refused:
-			quick = 0
 			continue
 		}
 		wait := j.retry(r)

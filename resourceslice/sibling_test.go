@@ -82,6 +82,9 @@ func TestARollingUpdateIsNoFight(t *testing.T) {
 			older.settle(time.Minute)
 			older.expectModel(fmt.Sprint(minutes, " minutes"), "b")
 		}
+		if now, _ := older.c.Status(pool); now != s {
+			t.Errorf("the status changes while nothing happens: %+v, then %+v", s, now)
+		}
 		if n := older.writes()["update"]; n < 4 || n > 20 || n%2 != 0 {
 			t.Errorf("%d updates in an hour, want two for each question", n)
 		}

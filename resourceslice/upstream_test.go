@@ -244,6 +244,26 @@ func TestRedundantSlice(t *testing.T) {
 	})
 }
 
+// TestPublishedHasTheTimesOfARepair: the window ends before the deletes, and the latency
+// begins with the other writer's change.
+func TestPublishedHasTheTimesOfARepair(t *testing.T) {
+	const rtt = 10 * time.Millisecond
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(3 * 64)})
+		r.settle(time.Minute)
+		r.s.ResetJournal()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Resource: "resourceslices", Verb: "create,update,delete"}, Latency: rtt})
+		r.foreign(func() { r.there(live("zz", 1, 3, tainted(1)...)) })
+		r.settle(time.Minute)
+		r.expect("repair", 0, 3, 1)
+		last := r.published[len(r.published)-1]
+		if last.Window != rtt || last.Latency != time.Second+3*rtt || !last.Repair || last.Writes != 4 {
+			t.Errorf("%+v", last)
+		}
+	})
+}
+
 // TestTwoWriters: two writers rewrite each other's slices without end and without a word.
 func TestTwoWriters(t *testing.T) {
 	bubble(t, func(r *rig) {

@@ -89,13 +89,13 @@ func (j *job) execute(p *plan) result {
 
 // rehearse sends a dry run of each write that adds restrictions of a kind that the API
 // server has not been seen to store: otherwise a device would be offered without its
-// counters or its taint until the answer to the write arrives. If nothing is to be written,
-// it sends one for a doubted answer about the head of slices. The verdict is refused if the
-// answers have changed.
+// counters or its taint until the answer to the write arrives. It also sends one for a
+// doubted answer about the head of slices. The verdict is refused if the answers have
+// changed.
 func (j *job) rehearse(p *plan) result {
 	for _, one := range p.pages {
 		kinds, head := one.newRestrictions(), j.w.answers[j.want.heads[one.kind()]]
-		isDoubted := p.empty() && head != nil && head.doubted
+		isDoubted := head != nil && head.doubted
 		if !isDoubted && (one.change == unchanged || j.c.cfg.PublishUnrestricted || j.s.trusts(kinds)) {
 			continue
 		}
@@ -352,9 +352,7 @@ func (j *job) send(req *request) (r result) {
 		return r
 	}
 	j.c.mu.Lock()
-	if err == nil {
-		j.w.wrote = time.Now()
-	}
+	j.w.wrote = time.Now()
 	switch {
 	case r.verdict < waiting:
 		delete(j.w.unanswered, req.name)
@@ -417,8 +415,8 @@ func (j *job) refuse(page *page, err error) result {
 	defer j.c.mu.Unlock()
 	for _, it := range bad {
 		a := &answer{standing: as, instead: instead[it.name], err: invalid, at: time.Now()}
-		if a.instead != nil && (a.instead.hash == it.hash || a.instead.isSet != it.isSet) {
-			a.instead = nil // it is refused there too
+		if a.instead != nil && a.instead.isSet != it.isSet {
+			a.instead = nil // another thing of that name
 		}
 		j.w.answers[it.hash] = a
 	}
