@@ -82,3 +82,27 @@ func TestBudget(t *testing.T) {
 		r.expect("restart", 0, 0, 0)
 	})
 }
+
+// TestSevenOfAHundredThousandDevices: as many writes as devices, and a pool that is always
+// complete. The consumer of the rig looks at each event.
+func TestSevenOfAHundredThousandDevices(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a hundred thousand devices")
+	}
+	bubble(t, func(r *rig) {
+		all := devices(100_000)
+		r.start()
+		r.publish(resourceslice.Pool{Devices: all})
+		r.expect("first publish", 1563, 0, 0)
+		r.settle(time.Minute)
+		window := r.window()
+		for i := range 7 {
+			all[i*10_007] = device(i*10_007, "b")
+		}
+		r.publish(resourceslice.Pool{Devices: all})
+		r.expect("seven devices changed", 0, 7, 0)
+		if r.window() != window {
+			t.Errorf("the pool was incomplete for %v", r.window()-window)
+		}
+	})
+}

@@ -62,7 +62,6 @@ type request struct {
 // work is the part of a pool's state that its worker uses.
 type work struct {
 	memory
-	revision int64 // that was reconciled last
 	// unanswered has the writes that the API server may yet carry out, by name.
 	unanswered map[string]*request
 	compacted  time.Time

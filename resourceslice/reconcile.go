@@ -94,16 +94,16 @@ func (c *Controller) reconcile(ctx context.Context, id PoolID) {
 		case refused:
 			continue
 		}
-		wait := j.retry(r)
+		if r.err != nil {
+			r.after, r.why = max(r.after, j.failed(r.err)), core.Failing
+		}
 		if j.ctx.Err() == nil || !j.isHalf() {
+			c.retry(j.p, r)
 			return
 		}
 		// Run ends and the pool is half published: there is no later.
 		select {
-		case <-time.After(wait):
-			c.mu.Lock()
-			c.apply(j.p, core.Begin{})
-			c.mu.Unlock()
+		case <-time.After(r.after):
 		case <-c.outlives.Done():
 			return
 		}
@@ -130,8 +130,7 @@ func (c *Controller) begin(ctx context.Context, id PoolID) *job {
 	}
 	p.resendAll = false
 	p.work.forget(retryFaults)
-	if p.work.revision != p.status.Revision {
-		p.work.revision = p.status.Revision
+	if p.state.IsNew() {
 		p.work.begin(p.want)
 	}
 	c.apply(p, core.Begin{})
@@ -317,17 +316,12 @@ func (j *job) askOwner() error {
 	return err
 }
 
-// retry schedules the next reconciliation and returns the wait.
-func (j *job) retry(r result) time.Duration {
-	wait, why := r.after, r.why
-	if r.err != nil {
-		wait, why = max(wait, j.failed(r.err)), core.Failing
-	}
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
-	j.c.apply(j.p, core.Delay{Revision: j.status.Revision, Wait: wait, Phase: why})
-	j.c.enqueue(j.p.id, j.p.wait())
-	return wait
+// retry schedules the next reconciliation.
+func (c *Controller) retry(p *pool, r result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apply(p, core.Delay{Wait: r.after, Phase: r.why})
+	c.enqueue(p.id, p.wait())
 }
 
 // failed records a failure and returns the backoff.
@@ -428,7 +422,7 @@ func (j *job) finish(done *Published) {
 	if j.want != nil {
 		fault = j.w.faultsDue()
 	}
-	j.c.apply(p, core.Published{Revision: done.Revision, Fault: fault})
+	j.c.apply(p, core.Published{Fault: fault})
 	if p.status.Published != p.status.Revision {
 		return // Set has scheduled it
 	}

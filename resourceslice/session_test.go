@@ -23,7 +23,7 @@ import (
 // the API server refused.
 func newWatching(t *testing.T) (*session, *mirror, *pool) {
 	p := newPool(testID, core.New(core.Instance{}, 0))
-	for _, e := range []core.Event{core.Set{}, core.Begin{}, core.Published{Revision: 1, Fault: time.Now().Add(2 * retryFaults)}} {
+	for _, e := range []core.Event{core.Set{}, core.Begin{}, core.Published{Fault: time.Now().Add(2 * retryFaults)}} {
 		if err := p.state.Apply(time.Now(), e); err != nil {
 			t.Fatal(err)
 		}

@@ -67,7 +67,7 @@ type State struct {
 
 	// What is wanted and what the API server has.
 	//
-	// Invariant: published is not beyond revision.
+	// Invariant: published is not beyond begun, nor that beyond revision.
 	revision, published int64
 	removed             bool // no slices are wanted
 
@@ -78,7 +78,7 @@ type State struct {
 	phase  Phase
 	next   time.Time
 	spaced time.Time // the end of minInterval after the last publish began
-	begun  int64     // the revision that was reconciled last
+	begun  int64     // the revision with which a worker began last
 
 	// What other writers did.
 	//
@@ -106,7 +106,7 @@ func New(self Instance, minInterval time.Duration) *State {
 // Check returns the invariant that does not hold, or nil.
 func (s *State) Check() error {
 	broken := s.siblings.broken()
-	broken["published is not beyond revision"] = s.published > s.revision
+	broken["published is not beyond begun, nor that beyond revision"] = s.published > s.begun || s.begun > s.revision
 	broken["idle or faulty implies that the latest revision is published"] = (s.phase == Idle || s.phase == Faulty) && s.published != s.revision
 	broken["drifted implies that a change was noticed"] = s.phase == Drifted && s.driftedAt.IsZero()
 	broken["repairs is positive only after a repair"] = s.repairs < 0 || s.repairs > 0 && s.lastRepair.IsZero()
@@ -135,16 +135,14 @@ type (
 	}
 	// Begin means that a worker begins to reconcile the pool.
 	Begin struct{}
-	// Published means that the API server has the pool as of a revision.
+	// Published means that the API server has the pool as of when the worker began.
 	Published struct {
-		Revision int64     // the number of Sets that it includes
-		Fault    time.Time // when refused or dropped content is sent again, zero for none
+		Fault time.Time // when refused or dropped content is sent again, zero for none
 	}
-	// Delay means that a worker could not publish a revision.
+	// Delay means that a worker could not publish that.
 	Delay struct {
-		Revision int64         // the number of Sets that it included
-		Wait     time.Duration // the time before the next try
-		Phase    Phase         // why
+		Wait  time.Duration // the time before the next try
+		Phase Phase         // why
 	}
 	// Foreign means that another client changed or deleted a slice.
 	Foreign struct {
@@ -208,16 +206,16 @@ func (Begin) apply(s *State, now time.Time) error {
 
 func (e Published) apply(s *State, now time.Time) error {
 	// A Set may have come in the meantime, for which the pool waits again.
-	overtaken := e.Revision < s.revision && s.phase == Spacing
-	if e.Revision > s.revision || e.Revision < s.published || s.phase != Working && !overtaken {
-		return fmt.Errorf("resourceslice: revision %d of %d can't be published while the pool is %s", e.Revision, s.revision, s.phase)
+	overtaken := s.begun < s.revision && s.phase == Spacing
+	if s.phase != Working && !overtaken {
+		return fmt.Errorf("resourceslice: revision %d of %d can't be published while the pool is %s", s.begun, s.revision, s.phase)
 	}
-	s.published = e.Revision
+	s.published = s.begun
 	s.siblings.settled = s.siblings.settled || !s.siblings.blind
 	if s.driftedAt.Equal(s.undone) {
 		s.driftedAt = time.Time{}
 	}
-	if e.Revision < s.revision {
+	if s.begun < s.revision {
 		return nil // Set has scheduled it
 	}
 	to := Faulty
@@ -234,7 +232,7 @@ func (e Published) apply(s *State, now time.Time) error {
 }
 
 func (e Delay) apply(s *State, now time.Time) error {
-	if s.revision != e.Revision {
+	if s.begun < s.revision {
 		return nil // Set has scheduled it
 	}
 	if !slices.Contains(delays, e.Phase) {
@@ -311,6 +309,9 @@ func (s *State) Next(now time.Time) (due bool, wait time.Duration) {
 
 // LostCreate reports whether a create may still be carried out.
 func (s *State) LostCreate(now time.Time) bool { return now.Sub(s.lostCreate) < LateWrites }
+
+// IsNew reports whether no worker has begun with what is wanted.
+func (s *State) IsNew() bool { return s.begun != s.revision }
 
 // Gone reports whether the pool was removed, and the API server has none of it.
 func (s *State) Gone() bool { return s.removed && s.published == s.revision }

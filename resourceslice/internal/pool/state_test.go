@@ -82,13 +82,13 @@ func (st *story) do(words []string) (string, error) {
 	case "begin":
 		return "", st.apply(Begin{})
 	case "published":
-		e := Published{Revision: number(0)}
-		if len(words) > 1 {
-			e.Fault = st.now.Add(duration(1))
+		var e Published
+		if len(words) > 0 {
+			e.Fault = st.now.Add(duration(0))
 		}
 		return "", st.apply(e)
 	case "delay":
-		return "", st.apply(Delay{Revision: number(0), Wait: duration(1), Phase: Phase(words[2])})
+		return "", st.apply(Delay{Wait: duration(0), Phase: Phase(words[1])})
 	case "foreign":
 		e := Foreign{Deleted: has(&words, "delete")}
 		if len(words) > 0 {
@@ -189,8 +189,8 @@ func TestAnyOrderOfEventsKeepsTheInvariants(t *testing.T) {
 			revision := max(0, st.s.revision-int64(rng.IntN(2)))
 			e := []Event{
 				Set{Remove: rng.IntN(4) == 0, Urgent: rng.IntN(2) == 0}, Begin{}, Begin{},
-				Published{Revision: revision}, Published{Revision: revision, Fault: st.now.Add(time.Hour)}, Published{Revision: st.s.revision + 1},
-				Delay{Revision: revision, Wait: time.Minute, Phase: phases[rng.IntN(len(phases))]},
+				Published{}, Published{Fault: st.now.Add(time.Hour)}, Published{},
+				Delay{Wait: time.Minute, Phase: phases[rng.IntN(len(phases))]},
 				Foreign{Deleted: rng.IntN(2) == 0, Writer: writers[rng.IntN(len(writers))]}, Found{writers[rng.IntN(len(writers))]},
 				Repair{}, Asked{}, Restarted{}, LostAnswer{Name: name, Revision: revision}, Answered{name}, Widened{},
 			}[rng.IntN(15)]
@@ -211,7 +211,8 @@ func TestAnyOrderOfEventsKeepsTheInvariants(t *testing.T) {
 func TestCheckNamesTheBrokenInvariant(t *testing.T) {
 	above := Instance{Manager: "gpu", At: 200, ID: "new"}
 	for want, spoil := range map[string]func(*State){
-		"not beyond revision": func(s *State) { s.published = 1; s.phase = Working },
+		"not beyond begun":    func(s *State) { s.published, s.phase = 1, Working },
+		"beyond revision":     func(s *State) { s.begun, s.phase = 1, Working },
 		"idle or faulty":      func(s *State) { s.revision = 1 },
 		"change was noticed":  func(s *State) { s.phase = Drifted },
 		"only after a repair": func(s *State) { s.repairs = 1 },
