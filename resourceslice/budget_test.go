@@ -83,8 +83,8 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-// TestSevenOfAHundredThousandDevices: as many writes as devices, and a pool that is always
-// complete. The consumer of the rig looks at each event.
+// TestSevenOfAHundredThousandDevices: as many writes as devices, at one generation, so that
+// the pool is always complete.
 func TestSevenOfAHundredThousandDevices(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a hundred thousand devices")
@@ -103,6 +103,11 @@ func TestSevenOfAHundredThousandDevices(t *testing.T) {
 		r.expect("seven devices changed", 0, 7, 0)
 		if r.window() != window {
 			t.Errorf("the pool was incomplete for %v", r.window()-window)
+		}
+		for _, slice := range r.slices() {
+			if slice.Spec.Pool.Generation != 1 { // so each event left the pool complete
+				t.Fatalf("%s has generation %d", slice.Name, slice.Spec.Pool.Generation)
+			}
 		}
 	})
 }

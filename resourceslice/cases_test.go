@@ -158,6 +158,27 @@ func TestRemoveWithLeftovers(t *testing.T) {
 	})
 }
 
+// TestAtomicAloneWritesNothing: it decides how the next changes are made.
+func TestAtomicAloneWritesNothing(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		all := devices(640)
+		r.publish(resourceslice.Pool{Devices: all})
+		r.publish(resourceslice.Pool{Devices: all, Atomic: true})
+		r.expect("the same, atomic", 10, 0, 0)
+		r.settle(time.Minute)
+		all = devices(640)
+		all[0], all[639] = device(0, "b"), device(639, "b")
+		r.publish(resourceslice.Pool{Devices: all, Atomic: true})
+		r.expect("two slices change", 0, 10, 0)
+		r.settle(time.Minute)
+		r.publish(resourceslice.Pool{Devices: all})
+		all = devices(640)
+		r.publish(resourceslice.Pool{Devices: all})
+		r.expect("two slices change, not atomic", 0, 2, 0)
+	})
+}
+
 // TestFirstWriteIsRefused: the first write of a new generation goes alone, so
 // that nothing has changed when it is refused.
 func TestFirstWriteIsRefused(t *testing.T) {
@@ -228,6 +249,15 @@ func TestTaints(t *testing.T) {
 		r.expect("another time", 0, 1, 0)
 		if at := r.devices()["dev-00001"].Taints[0].TimeAdded; !at.Time.Equal(earlier.Time) {
 			t.Errorf("the time is %v, want %v", at, earlier)
+		}
+
+		r.settle(time.Minute)
+		other := taint("new", nil)
+		other.Value = "x"
+		now = time.Now()
+		r.publish(withTaints(taint("old", &earlier), other, taint("precise", &precise)))
+		if at := r.devices()["dev-00001"].Taints[1].TimeAdded; !at.Time.Equal(now) {
+			t.Errorf("another value has the time %v, want %v", at, now)
 		}
 	})
 }

@@ -278,8 +278,9 @@ func orNil[T comparable](v T) *T {
 	return &v
 }
 
+// equal reports whether nothing must be written to turn one into the other.
 func (d *desired) equal(other *desired) bool {
-	return d.atomic == other.atomic && d.ordered == other.ordered && d.nodeName == other.nodeName && d.heads == other.heads &&
+	return d.ordered == other.ordered && d.nodeName == other.nodeName && d.heads == other.heads &&
 		slices.EqualFunc(d.sets, other.sets, same) && slices.EqualFunc(d.devices, other.devices, same) && (!d.ordered || d.sameOrder(other))
 }
 

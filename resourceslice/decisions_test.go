@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -203,6 +204,39 @@ func TestAnswersDecideWhatIsPublished(t *testing.T) {
 		if got := o.stored(tc.wanted, tc.live); got != tc.want {
 			t.Errorf("stored(%d, %d) = %v, want %v", tc.wanted, tc.live, got, tc.want)
 		}
+	}
+}
+
+// TestARefusedDeviceKeepsItsPlace: its live version is published there, since the order is
+// the driver's preference.
+func TestARefusedDeviceKeepsItsPlace(t *testing.T) {
+	m := newModel(t)
+	devices := someDevices(0, 3)
+	m.become(Pool{Devices: devices})
+	was, _ := m.e.device(&devices[2], nil)
+	now := someDevices(0, 3)
+	now[2].Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"new": {BoolValue: new(true)}}
+	d := m.desired(Pool{Devices: now})
+	o := m.observed()
+	o.answers[d.devices[2].hash] = &answer{standing: rejected, instead: &was, at: time.Now()}
+	page := newPlan(d, o).pages[0]
+	if last := page.written()[2]; last.name != was.name || last.hash != was.hash {
+		t.Errorf("the last device is %s", last.name)
+	}
+}
+
+// TestANewDeviceGoesToASliceThatIsWrittenAnyway, not to one with less room.
+func TestANewDeviceGoesToASliceThatIsWrittenAnyway(t *testing.T) {
+	m := newModel(t)
+	all := someTainted(0, 129)
+	m.become(Pool{Devices: all[:128]})
+	m.become(Pool{Devices: slices.Concat(all[4:64], all[78:128])})
+	plan := m.become(Pool{Devices: slices.Concat(all[4:64], all[79:129])})
+	if writesOf(plan) != 1 || m.pageOf(all[128].Name) != m.pageOf(all[100].Name) {
+		t.Errorf("%d writes", writesOf(plan))
+	}
+	if name := m.pageOf(all[128].Name); !strings.HasPrefix(name, "00000002-gpu.example.com-n1-") {
+		t.Errorf("the second slice is called %s", name)
 	}
 }
 

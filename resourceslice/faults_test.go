@@ -1124,6 +1124,11 @@ func TestAPartitionTypeWithoutPartitions(t *testing.T) {
 			t.Errorf("%d devices", n)
 		}
 		r.publish(resourceslice.Pool{PartitionTypeAttribute: driver + "/model", Devices: []resourcev1.Device{device(7, "a")}})
+		for _, s := range r.slices() {
+			if s.Spec.PartitionTypeAttribute != nil {
+				t.Errorf("slice %s without partitions has a partition type", s.Name)
+			}
+		}
 	})
 }
 
@@ -1412,6 +1417,11 @@ func TestSetAllInTheCluster(t *testing.T) {
 	}{
 		"without an owner": {nil, "owned"},
 		"with an owner":    {func(context.Context) (metav1.OwnerReference, error) { return mine, nil }, "unowned"},
+		"with an owner that was created again": {func(context.Context) (metav1.OwnerReference, error) {
+			again := mine
+			again.UID = "u2"
+			return again, nil
+		}, "unowned"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(r *rig) {

@@ -232,8 +232,6 @@ func makePlan(d *desired, o *observed, compact bool) *plan {
 		count = len(usable)
 	case uniform:
 		count = int(top[0].count)
-	case len(top) > 0:
-		count = 1 // they disagree; pages without wanted items are of no use
 	}
 	p := &plan{pages: d.layOut(o, usable, count, compact), generation: o.floor}
 	for _, page := range p.pages {
