@@ -6,6 +6,7 @@ package status
 import (
 	"errors"
 	"math"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -378,13 +379,13 @@ func (s *State) found(sent *sent, node *corev1.Node, news *News) error {
 	// us write before the lease has the Node for its owner.
 	former := formerOwnership(node)
 	if s.rules.NodeCredentials {
-		for key := range former.labels {
-			if !MayLabel(key) {
-				former.labels.Delete(key) // its removal would be refused, and all else with it
+		for key := range former {
+			if label, ok := strings.CutPrefix(key, labels+"/"); ok && !MayLabel(label) {
+				former.Delete(key) // its removal would be refused, and all else with it
 			}
 		}
 	}
-	s.owned, s.sight = former.encode(), owed
+	s.owned, s.sight = encode(former), owed
 	news.Registered = node
 	return nil
 }
@@ -394,15 +395,15 @@ func (s *State) accept(now time.Duration, sent *sent, answer *corev1.Node, draw 
 	said := sent.want.node
 	owned, _ := ownershipOf(said) // it was encoded for the request
 	if !s.complete() {
-		owned.add(decodeOwnership(s.owned))
+		owned = owned.Union(decodeOwnership(s.owned))
 	}
 	// The answer shows whether the Node has our values now: an admission
 	// webhook, or a write that came between, may have changed it.
-	d, err := compare(said, answer, ownership{})
+	d, err := compare(said, answer, nil)
 	clobbered := err == nil && !d.empty()
 	shown := sent.held.node()
 
-	s.owned, s.accepted = owned.encode(), sent.want.hash
+	s.owned, s.accepted = encode(owned), sent.want.hash
 	s.lastWrite, s.notBefore = now, 0
 	s.nextReport = nextReportAfter(now, s.rules.Report, sent.cause, draw)
 	s.seeAnswer(answer, sent.held)

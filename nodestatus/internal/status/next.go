@@ -103,7 +103,7 @@ func (s *State) differs() bool {
 // before every setter has succeeded: one that has failed sets nothing.
 func (s *State) removable() ownership {
 	if !s.complete() {
-		return ownership{}
+		return nil
 	}
 	return decodeOwnership(s.owned)
 }

@@ -6,8 +6,6 @@ package status
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
-	"slices"
 	"strings"
 	"unique"
 
@@ -16,100 +14,69 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
+// The parts of a Node have one owner each. Their names are those of the JSON fields:
+// "labels/KEY", "annotations/KEY", "capacity/RESOURCE", "allocatable/RESOURCE",
+// "conditions/TYPE", and the name alone for any other field of the status.
+const (
+	labels       = "labels"
+	annotations  = "annotations"
+	capacity     = "capacity"
+	allocatable  = "allocatable"
+	conditionsOf = "conditions"
+)
+
 // ownership names the parts of a Node that we own. All other parts belong to
 // other clients and are neither changed nor removed.
-type ownership struct {
-	conditions, labels, annotations, capacity, allocatable sets.Set[string]
-	fields                                                 sets.Set[string] // of the status, by JSON name; not those above
-}
+type ownership = sets.Set[string]
 
-// sections lists the parts of o with the letter they have in the encoding.
-func (o *ownership) sections() []ownedSection {
-	return []ownedSection{
-		{'a', &o.annotations}, {'c', &o.conditions}, {'f', &o.fields},
-		{'l', &o.labels}, {'q', &o.capacity}, {'r', &o.allocatable},
-	}
-}
+// A conditionPart is the value of a condition without its times.
+type conditionPart struct{ status, reason, message string }
 
-type ownedSection struct {
-	letter byte
-	keys   *sets.Set[string]
-}
-
-// ownershipOf returns the parts of node, a composed scratch.
-func ownershipOf(node *corev1.Node) (ownership, error) {
-	fields, err := statusFields(&node.Status, true)
+// partsOf returns the parts of node with their values: strings, quantities,
+// conditionParts, and the JSON of other fields of the status.
+func partsOf(node *corev1.Node) (map[string]any, error) {
+	fields, err := statusFields(&node.Status)
 	if err != nil {
-		return ownership{}, err
+		return nil, err
 	}
-	o := ownership{
-		labels:      sets.KeySet(node.Labels),
-		annotations: sets.KeySet(node.Annotations),
-		capacity:    keysOf(node.Status.Capacity),
-		allocatable: keysOf(node.Status.Allocatable),
-		fields:      sets.KeySet(fields),
-		conditions:  sets.New[string](),
+	parts := make(map[string]any)
+	insert(parts, labels, node.Labels)
+	insert(parts, annotations, node.Annotations)
+	insert(parts, capacity, node.Status.Capacity)
+	insert(parts, allocatable, node.Status.Allocatable)
+	for name, value := range fields {
+		parts[name] = value
 	}
 	for _, c := range node.Status.Conditions {
-		o.conditions.Insert(string(c.Type))
+		parts[conditionsOf+"/"+string(c.Type)] = conditionPart{string(c.Status), c.Reason, c.Message}
 	}
-	return o, nil
+	return parts, nil
 }
 
-// add adds what other names.
-func (o *ownership) add(other ownership) {
-	into, from := o.sections(), other.sections()
-	for i := range into {
-		*into[i].keys = into[i].keys.Union(*from[i].keys)
-	}
-}
-
-// addWithout adds what other names and except does not.
-func (o *ownership) addWithout(other, except ownership) {
-	into, from, without := o.sections(), other.sections(), except.sections()
-	for i := range into {
-		*into[i].keys = into[i].keys.Union(from[i].keys.Difference(*without[i].keys))
+// insert adds the entries of a field to parts.
+func insert[K ~string, V any](parts map[string]any, section string, entries map[K]V) {
+	for name, value := range entries {
+		parts[section+"/"+string(name)] = value
 	}
 }
 
-func keysOf(list corev1.ResourceList) sets.Set[string] {
-	keys := sets.New[string]()
-	for name := range list {
-		keys.Insert(string(name))
-	}
-	return keys
+// ownershipOf returns the names of the parts of node, a composed scratch.
+func ownershipOf(node *corev1.Node) (ownership, error) {
+	parts, err := partsOf(node)
+	return sets.KeySet(parts), err
 }
 
 // encode returns o as a string that nodes with the same ownership share.
-func (o *ownership) encode() unique.Handle[string] {
-	var b strings.Builder
-	for _, section := range o.sections() {
-		for _, key := range slices.Sorted(maps.Keys(*section.keys)) {
-			b.WriteByte(section.letter)
-			b.WriteString(key)
-			b.WriteByte('\n')
-		}
-	}
-	return unique.Make(b.String())
+func encode(o ownership) unique.Handle[string] {
+	return unique.Make(strings.Join(sets.List(o), "\n"))
 }
 
 // decodeOwnership returns what encode encoded; the zero Handle is nothing.
 func decodeOwnership(h unique.Handle[string]) ownership {
-	var o ownership
-	for _, section := range o.sections() {
-		*section.keys = sets.New[string]()
+	if h == (unique.Handle[string]{}) || h.Value() == "" {
+		return nil
 	}
-	if h == (unique.Handle[string]{}) {
-		return o
-	}
-	for line := range strings.SplitSeq(strings.TrimSuffix(h.Value(), "\n"), "\n") {
-		for _, section := range o.sections() {
-			if line != "" && line[0] == section.letter {
-				section.keys.Insert(line[1:])
-			}
-		}
-	}
-	return o
+	return sets.New(strings.Split(h.Value(), "\n")...)
 }
 
 // FieldManager is who managedFields names as the writer of a Node and its status.
@@ -124,24 +91,26 @@ const FieldManager = "kubewright-nodestatus"
 // written metadata or spec, since it does so only when it creates the Node. A
 // condition belongs to the client that has written its heartbeat last.
 func formerOwnership(node *corev1.Node) ownership {
-	former := decodeOwnership(unique.Handle[string]{})
-	status := decodeOwnership(unique.Handle[string]{}) // of other clients, or ours
+	former := sets.New[string]()
+	written := sets.New[string]() // by us or another client
 	created := false
 	for _, entry := range node.ManagedFields {
 		var fields managedFields
 		if entry.FieldsV1 == nil || entry.FieldsType != "FieldsV1" || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
-			return decodeOwnership(unique.Handle[string]{}) // of a form that is not known
+			return nil // of a form that is not known
 		}
-		written := fields.ownership()
-		status.add(written)
+		names := fields.ownership()
+		written = written.Union(names)
 		if entry.Manager == FieldManager {
-			former.add(written)
+			former = former.Union(names)
 			created = created || entry.Subresource == "" && len(fields.Metadata.Labels)+len(fields.Metadata.Annotations)+len(fields.Spec) > 0
 		}
 	}
-	if all, err := ownershipOf(node); err == nil && created {
-		all.labels, all.annotations = nil, nil // those have writers
-		former.addWithout(all, status)
+	if created {
+		status := corev1.Node{Status: node.Status} // labels and annotations have writers
+		if all, err := ownershipOf(&status); err == nil {
+			former = former.Union(all.Difference(written))
+		}
 	}
 	return former
 }
@@ -159,9 +128,9 @@ type managedFields struct {
 
 // ownership returns the parts of a Node that f names.
 func (f *managedFields) ownership() ownership {
-	o := decodeOwnership(unique.Handle[string]{})
-	insertFields(o.labels, f.Metadata.Labels)
-	insertFields(o.annotations, f.Metadata.Annotations)
+	o := sets.New[string]()
+	insertFields(o, labels, f.Metadata.Labels)
+	insertFields(o, annotations, f.Metadata.Annotations)
 	for key, value := range f.Status {
 		name, isField := strings.CutPrefix(key, "f:")
 		var children map[string]any
@@ -169,29 +138,27 @@ func (f *managedFields) ownership() ownership {
 			continue
 		}
 		switch name {
-		case "capacity":
-			insertFields(o.capacity, children)
-		case "allocatable":
-			insertFields(o.allocatable, children)
-		case "conditions":
-			insertConditions(o.conditions, children)
+		case capacity, allocatable:
+			insertFields(o, name, children)
+		case conditionsOf:
+			insertConditions(o, children)
 		case "phase":
 		default:
-			o.fields.Insert(name)
+			o.Insert(name)
 		}
 	}
 	return o
 }
 
-func insertFields(into sets.Set[string], children map[string]any) {
+func insertFields(into ownership, section string, children map[string]any) {
 	for key := range children {
 		if name, isField := strings.CutPrefix(key, "f:"); isField {
-			into.Insert(name)
+			into.Insert(section + "/" + name)
 		}
 	}
 }
 
-func insertConditions(into sets.Set[string], children map[string]any) {
+func insertConditions(into ownership, children map[string]any) {
 	for key, leaves := range children {
 		element, isElement := strings.CutPrefix(key, "k:")
 		var condition struct{ Type string }
@@ -199,16 +166,16 @@ func insertConditions(into sets.Set[string], children map[string]any) {
 			continue
 		}
 		if leaves, ok := leaves.(map[string]any); ok && leaves["f:lastHeartbeatTime"] != nil {
-			into.Insert(condition.Type)
+			into.Insert(conditionsOf + "/" + condition.Type)
 		}
 	}
 }
 
 // statusFields returns the fields of status as JSON, except for conditions, capacity
 // and allocatable, which are merged by key, and the phase, which no component has
-// written since Kubernetes 1.0. If ours is set, two structs that JSON can't omit are
-// left out if they are empty: then no setter has set them.
-func statusFields(status *corev1.NodeStatus, ours bool) (map[string]json.RawMessage, error) {
+// written since Kubernetes 1.0. Two structs that JSON can't omit are left out if they are
+// empty: then no setter has set them.
+func statusFields(status *corev1.NodeStatus) (map[string]json.RawMessage, error) {
 	rest := *status
 	rest.Conditions, rest.Capacity, rest.Allocatable, rest.Phase = nil, nil, nil, ""
 	encoded, err := json.Marshal(rest)
@@ -229,10 +196,10 @@ func statusFields(status *corev1.NodeStatus, ours bool) (map[string]json.RawMess
 	if err := json.Unmarshal(encoded, &fields); err != nil {
 		return nil, err
 	}
-	if ours && status.NodeInfo == (corev1.NodeSystemInfo{}) {
+	if status.NodeInfo == (corev1.NodeSystemInfo{}) {
 		delete(fields, "nodeInfo")
 	}
-	if ours && status.DaemonEndpoints == (corev1.NodeDaemonEndpoints{}) {
+	if status.DaemonEndpoints == (corev1.NodeDaemonEndpoints{}) {
 		delete(fields, "daemonEndpoints")
 	}
 	return fields, nil
