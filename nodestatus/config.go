@@ -87,8 +87,10 @@ type HealthCheck func(ctx context.Context, nodeName string) error
 // lease.Controller is a GateFunc.
 //
 // While it returns an error, the gate is closed. It is called before each write and in
-// each round, for different nodes at the same time, so it must answer from memory. A
-// panic counts as an error, and is reported.
+// each round, for different nodes at the same time, so it must answer from memory. It has
+// no deadline: a call that does not return stops the rounds and writes of its node, so that
+// Live returns an error, and can hold one of Config.Workers. A panic counts as an error,
+// and is reported.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means
@@ -177,8 +179,10 @@ type Config struct {
 	Name string
 	// ErrorHandler is called with errors that the controller recovers from. While
 	// nodes fail with errors of one class, it is called for the first error only, but
-	// [Hooks.Failed] and [Hooks.SetterFailed] for each one. The error of a panic in a
-	// function of Config has a method Stack() []byte, which errors.As finds.
+	// [Hooks.Failed] and [Hooks.SetterFailed] for each one. Errors of health checks in the
+	// first 15 s of a node are logged at V4 only, because a program that starts may not be
+	// ready yet. The error of a panic in a function of Config has a method Stack() []byte,
+	// which errors.As finds.
 	// ErrorHandler is called synchronously and must not block. Default: the errors are
 	// logged with the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
@@ -150,8 +151,9 @@ func (r *reporter) failed(n *node, verb string, err error, latency time.Duration
 }
 
 // functions reports the setters and checks that failed in a round: to hooks each of
-// them, and to the error handler once per run of them.
-func (r *reporter) functions(ctx context.Context, n *node, failures []failure) {
+// them, and to the error handler once per run of them. A node that is starting has
+// checks that fail for a moment, which is no failure unless it lasts.
+func (r *reporter) functions(ctx context.Context, n *node, failures []failure, starting bool) {
 	if len(failures) == 0 {
 		r.setting.OK(ctx, &n.members.setting, "All setters and health checks work again")
 		return
@@ -161,6 +163,8 @@ func (r *reporter) functions(ctx context.Context, n *node, failures []failure) {
 	for i, f := range failures {
 		errs[i] = fmt.Errorf("%s: %w", f.Field, f.err)
 		fields = append(fields, f.Field)
+		_, panicked := errors.AsType[*callback.PanicError](f.err)
+		starting = starting && f.Check && !panicked
 		if hook := r.cfg.Hooks.SetterFailed; hook != nil {
 			hook(SetterFailed{NodeName: n.name, Field: f.Field, Late: f.Late, Err: f.err})
 		}
@@ -169,6 +173,10 @@ func (r *reporter) functions(ctx context.Context, n *node, failures []failure) {
 	msg := "Health check of node failed"
 	if !failures[0].Check { // setters come first
 		msg = "Failed to determine the status of node"
+	}
+	if starting {
+		klog.FromContext(ctx).V(4).Info(msg, "err", err)
+		return
 	}
 	r.setting.Fail(ctx, r.cfg.ErrorHandler, &n.members.setting, err, msg, "failed", strings.Join(fields, ","))
 }

@@ -118,7 +118,7 @@ func testRestingNodeDoesNotHoldReports(t *testing.T) {
 	if err := w.c.Add("other"); err != nil {
 		t.Fatal(err)
 	}
-	w.pass(time.Second)
+	w.pass(20 * time.Second) // it is sick for longer than a start takes
 	restore := s.Inject(apitest.Fault{Status: statuserr.Unavailable(0)})
 	w.c.Resync("other")
 	w.pass(time.Second)

@@ -86,7 +86,9 @@ func (c *Controller) finishRound(ctx context.Context, n *node) {
 	if !ok {
 		return
 	}
-	c.report.functions(ctx, n, failures)
+	var starting bool
+	n.read(func(s *status.State) { starting = s.Starting(n.clock.now()) })
+	c.report.functions(ctx, n, failures, starting)
 	c.gate.ask(ctx, n)
 	news := n.apply(ended)
 	c.report.leftOut(ctx, n, news.LeftOut)

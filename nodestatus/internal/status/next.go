@@ -231,6 +231,13 @@ func (s *State) Live(now, patience time.Duration) error {
 	return nil
 }
 
+// startPatience is the time that a program may take to become ready.
+const startPatience = 15 * time.Second
+
+// Starting reports whether the first round began so recently that a health check may
+// fail because the program is starting.
+func (s *State) Starting(now time.Duration) bool { return now-s.firstRound < startPatience }
+
 // Rounds returns the number of rounds that have begun, and Agreed the last of them whose
 // status the API server has and in which every setter has succeeded.
 func (s *State) Rounds() uint32 { return s.rounds }
