@@ -409,6 +409,14 @@ func TestTheDigestCoversThePages(t *testing.T) {
 			t.Errorf("%s: the digest is the same", name)
 		}
 	}
+	swapped := someTainted(0, 192)
+	swapped[0], swapped[1] = swapped[1], swapped[0]
+	for _, ordered := range []bool{false, true} {
+		first, second := newPlan(m.desired(Pool{Devices: someTainted(0, 192), Ordered: ordered}), m.observed()), newPlan(m.desired(Pool{Devices: swapped, Ordered: ordered}), m.observed())
+		if (first.digest == second.digest) == ordered {
+			t.Errorf("another order within a slice, ordered %v: digests %q and %q", ordered, first.digest, second.digest)
+		}
+	}
 	if p := m.become(Pool{Devices: someTainted(0, 1)}); p.window() || p.digest != "" {
 		t.Errorf("one slice: window %v, digest %q", p.window(), p.digest)
 	}
