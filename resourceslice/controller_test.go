@@ -463,6 +463,24 @@ func TestDroppedFieldsAreSentAgain(t *testing.T) {
 	})
 }
 
+// TestAPermissionThatIsWithdrawnIsReported: soon, although the pool changes all the time.
+// Only a write that succeeded lately explains a denial.
+func TestAPermissionThatIsWithdrawnIsReported(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.settle(time.Second)
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Status: statuserr.Forbidden("resourceslices", "s", "policy")})
+		for i := range 10 {
+			r.set(pools(device(1, fmt.Sprint(i))))
+			r.settle(time.Second)
+		}
+		if _, n := has[*resourceslice.ForbiddenError](r); n != 1 {
+			t.Errorf("reported %v", r.reported())
+		}
+	})
+}
+
 // TestWithoutAtomicFIFO: the informer's store doesn't know its resource version
 // with that feature of client-go off.
 func TestWithoutAtomicFIFO(t *testing.T) {

@@ -65,7 +65,7 @@ type work struct {
 	// unanswered has the writes that the API server may yet carry out, by name.
 	unanswered map[string]*request
 	compacted  time.Time
-	wrote      time.Time // the last write
+	wrote      time.Time // the last write that succeeded
 
 	streak   report.Streak
 	reported map[string]bool // errors that were reported

@@ -352,7 +352,9 @@ func (j *job) send(req *request) (r result) {
 		return r
 	}
 	j.c.mu.Lock()
-	j.w.wrote = time.Now()
+	if err == nil {
+		j.w.wrote = time.Now()
+	}
 	switch {
 	case r.verdict < waiting:
 		delete(j.w.unanswered, req.name)
