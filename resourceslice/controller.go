@@ -295,7 +295,7 @@ func (c *Controller) enqueue(id PoolID, after time.Duration) {
 func (c *Controller) purge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.pools, func(_ PoolID, p *pool) bool { return p.isGone() && time.Since(p.goneAt) >= keepGone })
+	maps.DeleteFunc(c.pools, func(_ PoolID, p *pool) bool { return p.isGone() && time.Since(p.status.Since) >= keepGone })
 }
 
 // resendAll makes all pools forget the answers about refused and dropped content:

@@ -122,14 +122,12 @@ func (o *observed) instead(it item) (item, bool) {
 type outcome int
 
 const (
-	// inPlace writes pages of a complete pool, each on its own.
+	// inPlace writes pages of a complete pool, each on its own, or only deletes.
 	inPlace outcome = iota
 	// fillUp completes the newest generation.
 	fillUp
 	// newGeneration writes all pages with the next generation.
 	newGeneration
-	// removal deletes all pages.
-	removal
 )
 
 // plan has the writes that make a pool as desired, in order.
@@ -192,7 +190,7 @@ func newest(live []*record) (top []*record, complete, uniform bool) {
 // planRemoval deletes the whole pool, the newest generation last: older slices
 // must not pass for a pool after the first deletes.
 func planRemoval(live []*record) *plan {
-	p := &plan{outcome: removal}
+	p := &plan{}
 	if top, _, _ := newest(live); len(top) > 0 {
 		older := slices.DeleteFunc(slices.Clone(live), func(rec *record) bool { return rec.generation == top[0].generation })
 		p.deletes = [][]*record{older, top}

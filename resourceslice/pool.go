@@ -38,7 +38,6 @@ type pool struct {
 	cluster bool // it has, or had, slices without a node
 	status  Status
 	changed chan struct{} // closed when the status changes
-	goneAt  time.Time
 
 	state     *core.State // when it is reconciled, and by which instance
 	contender string      // the field manager of another writer, if known

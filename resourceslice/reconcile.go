@@ -232,7 +232,7 @@ func (j *job) planRemoval() (*plan, result) {
 		return nil, waitFor(time.Second, core.Holding) // the first attempt may still be carried out
 	}
 	if r := j.yield(); r.verdict != stored {
-		return &plan{outcome: removal}, result{} // the slices are the newer instance's
+		return &plan{}, result{} // the slices are the newer instance's
 	}
 	return planRemoval(j.live), result{}
 }
@@ -431,7 +431,6 @@ func (j *job) finish(done *Published) {
 		j.s.poke() // a watch may be of no use
 	}
 	if p.isGone() {
-		p.goneAt = time.Now()
 		j.s.poke()
 		return
 	}
