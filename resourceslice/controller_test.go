@@ -230,6 +230,103 @@ func TestStopClosesTheWindow(t *testing.T) {
 	})
 }
 
+// TestStopCompletesAPoolThatWaits: after many failures the next try would come much later.
+func TestStopCompletesAPoolThatWaits(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
+		r.settle(time.Minute)
+		undo := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Skip: 4, Status: statuserr.InternalError("x")})
+		r.set(resourceslice.Pool{Devices: tainted(8 * 64)})
+		r.settle(time.Minute)
+		undo()
+		r.halt()
+		if got := r.generations(); len(got) != 9 || got[0] != "2/9" || got[8] != "2/9" {
+			t.Errorf("generations and counts %v", got)
+		}
+	})
+}
+
+// TestADeleteIsOfTheVersionThatWasSeen: another writer may have taken the slice over since.
+func TestADeleteIsOfTheVersionThatWasSeen(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.settle(time.Minute)
+		r.consumer.remove()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "delete", Resource: "resourceslices"}, Latency: time.Second})
+		if err := r.c.Remove(pool); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(time.Second / 2)
+		taken := r.slices()[0].DeepCopy()
+		taken.Labels = map[string]string{"taken": "over"}
+		r.foreign(func() { r.s.Put(taken) })
+		r.s.ResetJournal()
+		r.settle(600 * time.Millisecond)
+		if all := r.slices(); len(all) != 1 || all[0].Labels["taken"] == "" {
+			t.Errorf("slices %v", all)
+		}
+		r.settle(time.Minute)
+		if n := len(r.slices()); n != 0 {
+			t.Errorf("%d slices after the second delete", n)
+		}
+	})
+}
+
+// TestAClusterPoolOfAnotherOwner: a controller without a node leaves it alone.
+func TestAClusterPoolOfAnotherOwner(t *testing.T) {
+	bubble(t, func(r *rig) {
+		theirs := live("s1", 1, 1, device(1, "a"))
+		theirs.Spec.NodeName, theirs.Spec.AllNodes = nil, new(true)
+		theirs.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "theirs", UID: "u1"}}
+		r.foreign(func() { r.s.Put(theirs) })
+		r.start(func(cfg *resourceslice.Config) {
+			cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{})
+			cfg.Owner = func(context.Context) (metav1.OwnerReference, error) {
+				return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "mine", UID: "u2"}, nil
+			}
+		})
+		r.set(resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}})
+		r.settle(time.Hour)
+		r.expect("an hour", 0, 0, 0)
+		if e, n := has[*resourceslice.ContendedError](r); n != 1 || e.Manager != "deployment theirs" {
+			t.Errorf("reported %v", r.reported())
+		}
+	})
+}
+
+// TestTheStatusStaysIfTheAnswersDo: those of several slices, in maps without an order.
+func TestTheStatusStaysIfTheAnswersDo(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.SetGate(apitest.DRADeviceTaints, false)
+		r.start()
+		r.set(resourceslice.Pool{Devices: tainted(200)})
+		r.settle(10 * time.Minute)
+		before, _ := r.c.Status(pool)
+		r.settle(10 * time.Hour)
+		if now, _ := r.c.Status(pool); now != before || now.Err == nil {
+			t.Errorf("status %+v, then %+v", before, now)
+		}
+	})
+}
+
+// TestAShortOutageIsNoReasonToSendAgain: what was dropped half a minute before it.
+func TestAShortOutageIsNoReasonToSendAgain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.SetGate(apitest.DRADeviceTaints, false)
+		r.start()
+		r.set(resourceslice.Pool{Devices: tainted(200)})
+		r.settle(time.Minute / 2)
+		r.s.ResetJournal()
+		r.s.DropWatches(apitest.Match{User: r.user.Name})
+		r.settle(20 * time.Minute)
+		if sent := r.s.Requests(apitest.Match{Verb: "create,update", Resource: "resourceslices"}); len(sent) > 0 {
+			t.Errorf("sent %v", sent)
+		}
+	})
+}
+
 // meddler is a webhook that changes a label.
 type meddler struct{ http.RoundTripper }
 

@@ -426,7 +426,7 @@ func (j *job) finish(done *Published) {
 	if p.status.Published != p.status.Revision {
 		return // Set has scheduled it
 	}
-	if p.cluster && p.local() && !slices.ContainsFunc(j.live, func(rec *record) bool { return rec.nodeName == "" }) {
+	if p.cluster && !slices.ContainsFunc(j.live, func(rec *record) bool { return rec.nodeName == "" }) {
 		p.cluster = false
 		j.s.poke() // a watch may be of no use
 	}

@@ -12,6 +12,8 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
@@ -55,6 +57,37 @@ func TestNoWriteFollowsAResultThatItCantMakeGood(t *testing.T) {
 			if len(j.c.tokens) != 0 {
 				t.Errorf("verdict %d, window %v: %d tokens are not returned", tc.first, window, len(j.c.tokens))
 			}
+		}
+	}
+}
+
+// TestWhatIsInTheWayOfAWrite: a version that is older than the one that was to be replaced
+// shows that the API server was restored from a backup.
+func TestWhatIsInTheWayOfAWrite(t *testing.T) {
+	at := func(id PoolID, node string, uid types.UID, version string) *record {
+		return &record{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: version}, id: id, nodeName: node}
+	}
+	slice := &resourcev1.ResourceSlice{Spec: resourcev1.ResourceSliceSpec{NodeName: new("n1")}}
+	update, create := &request{slice: slice, rec: at(testID, "n1", "u1", "10")}, &request{slice: slice}
+	j, _, _ := newWriting(t)
+	for _, tc := range []struct {
+		req   *request
+		found *record
+		want  core.Finding
+	}{
+		{update, at(testID, "n1", "u1", "10"), core.Same},
+		{update, at(testID, "n1", "u1", "11"), core.Newer},
+		{update, at(testID, "n1", "u2", "10"), core.Newer},
+		{update, at(testID, "n1", "u1", "9"), core.Older},
+		{update, at(testID, "n1", "u2", "9"), core.Older},
+		{update, at(PoolID{testID.Driver, "other"}, "n1", "u1", "10"), core.Stranger},
+		{create, at(testID, "n1", "u1", "9"), core.Newer},
+		{create, at(testID, "n2", "u1", "10"), core.Stranger},
+		{create, at(testID, "", "u1", "10"), core.Stranger},
+		{create, at(PoolID{"other.example.com", testID.Name}, "n1", "u1", "10"), core.Stranger},
+	} {
+		if got := j.compare(tc.req, tc.found); got != tc.want {
+			t.Errorf("create %v, found %v %s %s at %s: %s, want %s", tc.req == create, tc.found.id, tc.found.nodeName, tc.found.UID, tc.found.ResourceVersion, got, tc.want)
 		}
 	}
 }
