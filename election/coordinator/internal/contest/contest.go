@@ -196,14 +196,14 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 		return before != nil
 	}
 	was, is := spec.PulseOf(before), spec.PulseOf(lease)
-	newTerm := before == nil || !is.SameTerm(was)
+	newTerm := !is.SameTerm(was)
 	if newTerm {
 		if c.assignee != nil && silent {
 			c.assignee.doubt(now)
 		}
 		c.termAt, c.assignee = now, nil
 	}
-	renewed := before == nil || is != was
+	renewed := is != was
 	if renewed {
 		c.pulseAt = now
 		if c.assignee != nil {

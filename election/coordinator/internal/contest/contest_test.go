@@ -68,6 +68,9 @@ func TestOldEvents(t *testing.T) {
 	if !apply(t, c, decideNow, CandidateGone{Name: "a", UID: "a"}).Decide || !c.Empty() {
 		t.Error("a candidate that is gone counts")
 	}
+	if apply(t, c, decideNow, CandidateGone{Name: "a", UID: "a"}).Decide {
+		t.Error("it is gone a second time")
+	}
 }
 
 // The API server was restored from a backup, and its resourceVersions are lower than
@@ -85,6 +88,20 @@ func TestRestoredBackup(t *testing.T) {
 	apply(t, c, decideNow, Answered{To: look, Lease: leaseAt(11, "restored"), Read: true})
 	if c.Holder() != "x" {
 		t.Errorf("the lease is %+v", c.lease)
+	}
+	apply(t, c, decideNow, Answered{To: look, Gone: true, Read: true})
+	if c.Holder() != "x" {
+		t.Error("a read that began before the watch delivered the lease ends it")
+	}
+	apply(t, c, decideNow, Answered{To: Decision{Do: Look, Lease: c.lease}, Gone: true, Read: true})
+	if c.lease != nil {
+		t.Error("a read does not find the lease, and it is known")
+	}
+	again := candidateAt(1000, "a", 7)
+	apply(t, c, decideNow, CandidateSeen{Candidate: again})
+	again.UID, again.Version, again.RenewTime = "another", "10", 8
+	if apply(t, c, decideNow, CandidateSeen{Candidate: again}); c.candidates["a"].RenewTime != 8 {
+		t.Error("another candidate of the name has a lower version and is not seen")
 	}
 }
 
@@ -298,6 +315,15 @@ func TestANewCandidateOfTheNameIsNotTheAssignee(t *testing.T) {
 	if c.assignee == nil {
 		t.Fatal("there is no assignee")
 	}
+	apply(t, c, decideNow, Answered{To: d, Lease: leaseAt(3, "another")})
+	if c.assignee != nil {
+		t.Error("another component gave the lease to another candidate, and there is an assignee")
+	}
+	apply(t, c, decideNow, Answered{To: d, Lease: leaseAt(4, "a"), Read: true})
+	if c.assignee != nil {
+		t.Error("another client assigned the lease, and there is an assignee")
+	}
+	apply(t, c, decideNow, Answered{To: d, Lease: leaseAt(5, "a")})
 	again := candidateAt(3, "a", 1)
 	again.UID = "another"
 	apply(t, c, decideNow, CandidateSeen{Candidate: again, Fresh: true})
@@ -320,6 +346,7 @@ func TestWhichChangesOfTheLeaseNeedADecision(t *testing.T) {
 		"without holder, renewed":       {"", time.Second, renewed, false},
 		"without holder, renewed later": {"", time.Minute, renewed, false},
 		"an annotation":                 {"x", time.Second, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{"a": "b"} }, false},
+		"an annotation later":           {"x", 10 * time.Second, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{"a": "b"} }, false},
 		"another holder":                {"x", time.Second, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("y") }, true},
 		"another preferred holder":      {"x", time.Second, func(l *coordinationv1.Lease) { l.Spec.PreferredHolder = ptr.To("y") }, true},
 		"another duration":              {"x", time.Second, func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](30) }, true},
@@ -412,8 +439,8 @@ func TestTheAnswerAboutAnotherCandidate(t *testing.T) {
 	again := candidateAt(3, "a", 7)
 	again.UID = "another"
 	apply(t, c, decideNow, Answered{To: ping, Candidate: &again, Read: true})
-	if got := c.candidates["a"]; got.UID != "another" || got.RenewTime != 7 {
-		t.Errorf("the candidate is %+v", got)
+	if got := c.candidates["a"]; got.UID != "another" || got.RenewTime != 7 || !got.heard.IsZero() {
+		t.Errorf("the candidate is %+v; nothing says that it was created just now", got)
 	}
 	old := candidateAt(2, "a", 9)
 	old.UID = "another"
@@ -421,4 +448,23 @@ func TestTheAnswerAboutAnotherCandidate(t *testing.T) {
 	if got := c.candidates["a"]; got.RenewTime != 7 {
 		t.Errorf("an older answer made it %+v", got)
 	}
+}
+
+// A candidate whose clock is behind that of the coordinator answers a ping with an earlier
+// time, and would answer it again and again.
+func TestAnAnswerWithAnEarlierTimeIsAnAnswer(t *testing.T) {
+	c := New(decideRules())
+	a := candidateAt(1, "a", 100)
+	a.PingTime = 200
+	apply(t, c, decideNow, CandidateSeen{Candidate: a})
+	if d := c.Next(decideNow); d.Do != Wait {
+		t.Fatalf("%v before the answer", d)
+	}
+	a.Version, a.RenewTime = "2", 101
+	apply(t, c, decideNow, CandidateSeen{Candidate: a})
+	if d := c.Next(decideNow); d.Do != Unping {
+		t.Errorf("%v after the answer", d)
+	}
+	apply(t, c, decideNow, CandidateGone{Name: "a", UID: "a"})
+	apply(t, c, decideNow, Concluded{To: Decision{Do: Unping, Name: "a"}, Result: Refused})
 }

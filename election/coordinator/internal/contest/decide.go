@@ -273,7 +273,7 @@ func (d *decider) lastResort(c *candidate) bool {
 
 // waits reports whether a candidate has a ping to answer that is not late.
 func (d *decider) waits(c *candidate) bool {
-	return !c.pinged.IsZero() && !d.at(c.pinged.Add(d.AckTimeout))
+	return !d.at(c.pinged.Add(d.AckTimeout))
 }
 
 // prepared reports whether a candidate was heard after the holder fell silent. The
@@ -287,5 +287,5 @@ func (d *decider) prepared(c *candidate) bool {
 // fresh reports whether a candidate without a ping to answer was heard within
 // AckTimeout.
 func (d *decider) fresh(c *candidate) bool {
-	return !c.heard.IsZero() && d.now.Before(c.heard.Add(d.AckTimeout))
+	return d.now.Before(c.heard.Add(d.AckTimeout))
 }

@@ -140,9 +140,10 @@ func TestDecide(t *testing.T) {
 		{"absent, the best has not answered", vacant(nominee("a", 1).pingedAgo(5*time.Second), nominee("b", 2).heardAgo(fresh)), "assign b"},
 		{"absent, a nanosecond before that", vacant(nominee("a", 1).pingedAgo(5*time.Second-1), nominee("b", 2).heardAgo(fresh)), "wait 1ns"},
 		{"absent, one after the other has not answered", vacant(nominee("a", 1).pingedAgo(stale), nominee("b", 2).pingedAgo(5*time.Second), nominee("c", 3)), "ping c"},
-		{"absent, the best has not answered, the rest is asked at once", vacant(nominee("a", 1).pingedAgo(5*time.Second), nominee("b", 2).pingedAgo(time.Second), nominee("c", 3), nominee("d", 4)), "ping c"},
+		{"absent, the best has not answered, the rest is asked at once", vacant(nominee("a", 1).pingedAgo(5*time.Second), nominee("b", 2).pingedAgo(time.Second), nominee("d", 4), nominee("e", 5), nominee("c", 3), nominee("f", 6), nominee("g", 7)), "ping c"},
 		{"absent, a nanosecond too late for that", vacant(nominee("a", 1).pingedAgo(10*time.Second), nominee("b", 2).pingedAgo(time.Second), nominee("c", 3)), "wait 4s"},
 		{"absent, a nanosecond before", vacant(nominee("a", 1).pingedAgo(10*time.Second-1), nominee("b", 2).pingedAgo(time.Second), nominee("c", 3)), "ping c"},
+		{"absent, one has not answered, the rest can't lead or is fresh", vacant(nominee("a", 1).pingedAgo(5*time.Second), nominee("b", 2).pingedAgo(time.Second), nominee("c", 3).with(ineligible), nominee("d", 4).with(terminating), nominee("e", 5).heardAgo(fresh), nominee("f", 6).with(refused)), "wait 4s"},
 		{"absent, the best still has time, the rest is not asked", vacant(nominee("a", 1).pingedAgo(4*time.Second), nominee("b", 2)), "wait 1s"},
 		{"absent, nobody has answered", vacant(nominee("a", 1).pingedAgo(stale)), "wait 27m0s"},
 		{"absent, the answer is too old", vacant(nominee("a", 1).heardAgo(5 * time.Second)), "ping a"},
@@ -159,6 +160,8 @@ func TestDecide(t *testing.T) {
 		{"looked before it was silent", held("x", 11*time.Second, nominee("a", 1)).with(func(s *scene) { s.lookedAt = decideNow.Add(-2 * time.Second) }), "look"},
 		{"silent, answered", held("x", 10*time.Second+1, nominee("a", 1).heardAgo(1)).looked(), "wait 4.999999999s"},
 		{"expired, answered while it was silent", held("x", 15*time.Second+1, nominee("a", 1).heardAgo(5*time.Second)).looked(), "assign a"},
+		{"expired, answered before it was silent", held("x", 15*time.Second, nominee("a", 1).heardAgo(6*time.Second)).looked(), "ping a"},
+		{"no holder, the answer is too old", held("", stale, nominee("a", 1).heardAgo(7*time.Second)), "ping a"},
 		{"expired for long, answered while it was silent", held("x", 20*time.Second, nominee("a", 1).heardAgo(10*time.Second)).looked(), "ping a"},
 		{"silent, the best has not answered", held("x", 14*time.Second, nominee("a", 1).pingedAgo(5*time.Second), nominee("b", 1)).looked(), "ping b"},
 		{"a short lease", held("x", 2*time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.Spec.LeaseDurationSeconds = ptr.To[int32](3) }), "look"},
@@ -212,6 +215,10 @@ func TestDecide(t *testing.T) {
 		{"of others: the voter is pinged first", vacant(nominee("a", 1).asks("foo.com/bar")), "ping a"},
 		{"of others: the lease is created", vacant(nominee("a", 1).asks("foo.com/bar").heardAgo(fresh)), "announce by foo.com/bar"},
 		{"of others: one voter has answered, the other has time", vacant(nominee("a", 1).asks("foo.com/bar").heardAgo(fresh), nominee("b", 1).asks("foo.com/bar").pingedAgo(time.Second)), "wait 4s"},
+		{"of others: voters are pinged one after the other", vacant(voters()...), "ping a"},
+		{"of others: those with another vote are not pinged", vacant(nominee("a", 1), nominee("b", 9).asks("foo.com/bar").heardAgo(fresh)), "announce by foo.com/bar"},
+		{"of others: a voter that can't be pinged is passed over", vacant(nominee("a", 1).asks("foo.com/bar").with(refused), nominee("b", 1).asks("foo.com/bar")), "ping b"},
+		{"of others: a voter that is being deleted is passed over", vacant(nominee("a", 1).asks("foo.com/bar").with(terminating), nominee("b", 1).asks("foo.com/bar")), "ping b"},
 		{"of others: no vote of a voter that has not answered", vacant(nominee("a", 9).asks("foo.com/bar").pingedAgo(5*time.Second), nominee("b", 1).heardAgo(fresh)), "assign b"},
 		{"of others: and the holder is silent", held("x", time.Minute, nominee("a", 9).asks("foo.com/bar"), nominee("b", 1)).looked(), "ping a"},
 		{"of others: a silent holder is read before any voter is pinged", held("x", time.Minute, nominee("a", 9).asks("foo.com/bar"), nominee("b", 1)), "look"},
@@ -227,20 +234,22 @@ func TestDecide(t *testing.T) {
 		{"different ones at the same version: one that we know", vacant(nominee("a", 2).asks("a.com/unknown"), nominee("b", 2).asks("example.com/by-name").heardAgo(fresh)), "assign b by example.com/by-name"},
 		{"different ones at the same version preempt nobody", held("b", fresh, nominee("a", 1).heardAgo(fresh), nominee("b", 2), nominee("c", 2).asks("example.com/by-name").heardAgo(fresh)), "wait 9s"},
 		{"different ones at the same version: offers are taken back", held("b", fresh, nominee("a", 1), nominee("b", 2), nominee("c", 2).asks("example.com/by-name")).prefers("a"), "retract"},
-		{"one that is not eligible", vacant(nominee("a", 1).with(func(c *candidate) { c.Peer.BinaryVersion = "" })), "wait 27m0s"},
+		{"one that is not eligible", vacant(nominee("a", 1).with(ineligible)), "wait 27m0s"},
 
 		// Candidates.
 		{"none", vacant(), "wait"},
 		{"none, and a lease", held("x", time.Hour), "wait"},
 		{"one that has never renewed", vacant(nominee("a", 1).with(func(c *candidate) { c.RenewTime = 0 })), "wait 27m0s"},
 		{"one that can't be read", vacant(nominee("a", 1).with(func(c *candidate) { c.Invalid = errInvalid })), "wait 27m0s"},
-		{"one that is being deleted", vacant(nominee("a", 1).heardAgo(fresh).with(func(c *candidate) { c.Terminating = true })), "wait 30m0s"},
+		{"one that is being deleted", vacant(nominee("a", 1).heardAgo(fresh).with(terminating)), "wait 30m0s"},
 		{"one that has not renewed for the TTL", vacant(nominee("a", 1).heardAgo(30 * time.Minute)), "collect a"},
 		{"the election goes first", vacant(nominee("a", 1).heardAgo(time.Hour), nominee("b", 1)), "ping b"},
 		{"one that has expired is not waited for", held("b", fresh, nominee("a", 1).heardAgo(30*time.Minute), nominee("b", 2)), "collect a"},
 		{"the oldest goes first", held("x", fresh, nominee("a", 1).heardAgo(31*time.Minute), nominee("b", 2).heardAgo(40*time.Minute)), "collect b"},
 		{"one that can't be deleted is left for a while", vacant(nominee("a", 1).heardAgo(time.Hour).with(refused)), "wait 1m0s"},
-		{"one that answers the same ping again and again", held("a", fresh, nominee("a", 1).with(func(c *candidate) { c.PingTime, c.answered = 200, 200 })), "unping a"},
+		{"one that answers the same ping again and again", held("a", fresh, nominee("a", 1).with(spinning)), "unping a"},
+		{"several that do", held("a", fresh, nominee("c", 1).with(spinning), nominee("b", 1).with(spinning), nominee("a", 1).with(spinning), nominee("d", 1).with(spinning)), "unping a"},
+		{"one that does and can't be patched", held("a", fresh, nominee("a", 1).with(spinning).with(refused)), "wait 9s"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := tc.s.Next(decideNow)
@@ -255,6 +264,18 @@ var errInvalid = errors.New("invalid")
 
 func doubted(c *candidate) { c.doubtedUntil = decideNow.Add(time.Minute) }
 func refused(c *candidate) { c.retryAt = decideNow.Add(time.Minute) }
+
+func ineligible(c *candidate)  { c.Peer.BinaryVersion = "" }
+func terminating(c *candidate) { c.Terminating = true }
+func spinning(c *candidate)    { c.PingTime, c.answered = 200, 200 }
+
+// voters are candidates that want a strategy that is carried out elsewhere.
+func voters() (all []*candidate) {
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		all = append(all, nominee(name, 1).asks("foo.com/bar"))
+	}
+	return all
+}
 
 // TestDecideAlwaysWakes takes decisions in ten thousand situations made at
 // random: with candidates there is an action or a time in the future
