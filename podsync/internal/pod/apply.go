@@ -127,9 +127,7 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 		t.reset(now)
 		news.Abort = true
 	case GateOpened:
-		if !t.Known() && t.Seen() {
-			t.provider.born = ev.Seq
-		}
+		t.provider.born = ev.Seq
 	case Evicted:
 		t.beginTermination(now, StopEvicted, ev.Failure, ev.Grace)
 	case SuspectAnswered:

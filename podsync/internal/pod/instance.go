@@ -107,7 +107,7 @@ func (t *State) markLost(at Moment) (lost bool) {
 	now := at.Since
 	t.look(listed, 0)
 	t.provider.absences, t.provider.needsInspect = 0, false
-	if t.end == nil && podstatus.Ended(&t.Pod().Spec, &t.base().Status) {
+	if t.end == nil && t.endedBy(&corev1.PodStatus{}) {
 		// It had ended, and the API knows how: only its phase is not written.
 		t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
 		t.markStopped(now)
@@ -192,7 +192,7 @@ func (t *State) keepReport(status *corev1.PodStatus, end *termination) {
 func (t *State) recall(now Instant) bool {
 	kept := t.provider.kept
 	t.provider.kept = nil
-	if kept == nil || t.Held() || t.final() {
+	if kept == nil || t.Held() {
 		return false
 	}
 	t.setReport(kept.status)

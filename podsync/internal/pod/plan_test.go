@@ -247,6 +247,7 @@ func TestPlan(t *testing.T) {
 		{name: "absent from a list that began before it was seen", scene: runningPod().with(func(s *scene) { s.absent(moment(tick), 0, true) }), stage: Running},
 		{name: "absent: inspect", scene: runningPod().with(func(s *scene) { s.r.Inspects = true; s.absent(moment(tick), 90, false) }), stage: Running, call: Inspect},
 		{name: "deleted while starting: cancel", scene: fresh().calls(Start, 0).now(deletedWithin(30)), stage: Terminating, cancel: true},
+		{name: "deleted while it is admitted: cancel", scene: fresh().calls(Admit, 0).now(deletedWithin(30)), stage: Terminating, cancel: true},
 		{name: "deleted", scene: runningPod().now(deletedWithin(20)), stage: Terminating, call: Stop, grace: 20 * time.Second},
 		{name: "deleted with grace 0", scene: runningPod().now(deletedWithin(0)), stage: Terminating, call: Stop, grace: time.Second},
 		{name: "failed by another client", scene: runningPod().now(phase(corev1.PodFailed)), stage: Terminating, call: Stop, grace: 30 * time.Second},

@@ -210,18 +210,16 @@ func (t *State) base() *corev1.Pod {
 	return &pod
 }
 
-// ended reports whether the pod's work is done: by the last report, and for a
-// container that the report leaves out by the end that is stored. The last
-// termination of a container that waits counts only if the report has it: the
-// stored one may be that of a lost instance.
+// ended reports whether the pod's work is done by the last report.
 func (t *State) ended() bool {
 	report := t.report()
-	if report == nil {
-		return false
-	}
-	if t.rules.TrustPhase && podstatus.IsTerminal(report.Phase) {
-		return true
-	}
+	return report != nil && (t.rules.TrustPhase && podstatus.IsTerminal(report.Phase) || t.endedBy(report))
+}
+
+// endedBy reports whether the pod's work is done: by a report, and for a container that the
+// report leaves out by the end that is stored. The last termination of a container that waits
+// counts only if the report has it: the stored one may be that of a lost instance.
+func (t *State) endedBy(report *corev1.PodStatus) bool {
 	stored := &t.base().Status
 	return podstatus.Ended(&t.Pod().Spec, &corev1.PodStatus{
 		InitContainerStatuses: addMissing(report.InitContainerStatuses, stored.InitContainerStatuses, true),

@@ -249,6 +249,10 @@ func TestRetriesEnd(t *testing.T) {
 	if s.call.retryAt == 0 || s.write.retryAt == 0 {
 		t.Error("it ends")
 	}
+	s.write.failures = 1
+	if _, _ = s.Apply(at, RetryNow{Lane: Calls}); s.write.retryAt == 0 {
+		t.Error("a request fails, and it is repeated because calls may succeed now")
+	}
 }
 
 func TestWhatWasNotMadeIsDueAgain(t *testing.T) {
@@ -552,7 +556,10 @@ func TestAnUnappliedResizeIsPending(t *testing.T) {
 		}
 		s = fresh()
 		s.r.Updates = false
-		s.calls(Start, 0, says(runs())).says(says(unready())).now(edit)
+		if s.calls(Start, 0, says(runs())).says(says(unready())); s.unapplied() {
+			t.Error("the provider runs the newest generation")
+		}
+		s.now(edit)
 		if got := pending(s); got != (name == "resized") || !s.unapplied() {
 			t.Errorf("%s, without Update: %v, unapplied: %v", name, got, s.unapplied())
 		}

@@ -316,3 +316,63 @@ func TestPrivate(t *testing.T) {
 		t.Errorf("%s: not decoded anew", got.Name)
 	}
 }
+
+// Which generation the provider runs. Once Start has succeeded, an Updater says it by the
+// results of Update only.
+func TestWhichReportedGenerationCounts(t *testing.T) {
+	newer := func(p *corev1.Pod) { p.Generation = 5 }
+	says := func(generation int64) *Report { st := unready(); st.Generation = generation; return st }
+	for name, tc := range map[string]struct {
+		scene   *scene
+		updates bool
+		report  int64
+		want    int64
+	}{
+		"an instance that is being adopted": {newScene(testPod(newer)), true, 3, 3},
+		"a running pod":                     {runningPod().now(newer), false, 3, 3},
+		"a running pod, with an Updater":    {runningPod().now(newer), true, 3, 1},
+		"it is not said":                    {runningPod().now(newer), false, 0, 1},
+		"one that the pod never had":        {runningPod().now(newer), false, 9, 5},
+	} {
+		tc.scene.r.Updates = tc.updates
+		if got := tc.scene.says(says(tc.report)).provider.generation; got != tc.want {
+			t.Errorf("%s: generation %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
+// The API is asked about a pod that a LIST left out, unless nothing depends on the answer.
+func TestWhichMissingPodsAreAskedAbout(t *testing.T) {
+	for name, tc := range map[string]struct {
+		scene *scene
+		want  bool
+	}{
+		"it runs":                   {runningPod(), true},
+		"it ends":                   {runningPod().now(deletedWithin(30)), false},
+		"the provider has not said": {newScene(testPod()), true},
+		"it never ran":              {fresh(), false},
+		"its end is stored":         {ended(), false},
+	} {
+		if tc.scene.markMissing(tick); tc.scene.Missing() != tc.want || !tc.scene.Gone() {
+			t.Errorf("%s: asked: %v", name, tc.scene.Missing())
+		}
+		tc.scene.checked()
+	}
+}
+
+// A List that can't show the pod says nothing if it leaves out the pod.
+func TestWhichAbsencesCount(t *testing.T) {
+	for name, tc := range map[string]struct {
+		scene *scene
+		want  bool
+	}{
+		"it runs":               {runningPod(), true},
+		"it never ran":          {fresh(), false},
+		"a call is in flight":   {runningPod().calls(Update, 0), false},
+		"it was reported since": {runningPod().with(func(s *scene) { s.provider.seenSeq = 90 }), false},
+	} {
+		if tc.scene.absent(moment(tick), 90, false); tc.scene.provider.absences != 0 != tc.want {
+			t.Errorf("%s: %d absences", name, tc.scene.provider.absences)
+		}
+	}
+}
