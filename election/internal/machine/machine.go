@@ -355,7 +355,6 @@ func (m *Machine) becomeStandby(now time.Duration) {
 		m.release = &release{pulse: t.pulse, to: m.registry.heir(t.target), until: t.deadline}
 	}
 	m.term, m.past = nil, t.pulse
-	m.draw = m.Random()
 }
 
 // becomeFinished lets Run return.

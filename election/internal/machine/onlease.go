@@ -261,13 +261,13 @@ func (r *onLease) wanted(now time.Duration) (record, bool) {
 	if r.phase == Standby {
 		rec.Ack = r.records[r.ID].Ack
 	}
-	rec.Ack = cmp.Or(r.offered(now), rec.Ack)
+	rec.Ack = cmp.Or(r.offered(), rec.Ack)
 	return rec, true
 }
 
 // offered returns the id of the offer that this candidate accepts, "" for none.
-func (r *onLease) offered(now time.Duration) string {
-	if r.phase != Standby || r.lease == nil || now < r.standBackTo || r.mine() {
+func (r *onLease) offered() string {
+	if r.phase != Standby || r.lease == nil || r.mine() {
 		return ""
 	}
 	id, to, _ := strings.Cut(r.lease.Annotations[offerAnnotation], " ")

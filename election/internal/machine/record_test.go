@@ -35,7 +35,7 @@ func TestWhatIsNoRecord(t *testing.T) {
 		"empty":              {recordKey("x"), ""},
 		"not JSON":           {recordKey("x"), "{"},
 		"another type":       {recordKey("x"), `["x"]`},
-		"without identity":   {recordKey("x"), `{}`},
+		"without identity":   {recordKey(""), `{}`},
 		"another's key":      {recordKey("x"), `{"id":"y"}`},
 		"too long":           {recordKey("x"), `{"id":"x","strategy":"` + strings.Repeat("s", MaxRecordBytes) + `"}`},
 		"a number too large": {recordKey("x"), `{"id":"x","priority":3000000000}`},
@@ -68,7 +68,7 @@ func TestACandidateAcceptsOffersToItselfOnly(t *testing.T) {
 	} {
 		b := newBench(t)
 		b.see(leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{offerAnnotation: offer} }))
-		if got := b.reg.offered(0); got != want {
+		if got := b.reg.offered(); got != want {
 			t.Errorf("%q: accepts %q, want %q", offer, got, want)
 		}
 	}
@@ -96,7 +96,7 @@ func FuzzAnnotations(f *testing.F) {
 		}
 		b := newBench(t)
 		b.see(leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Annotations = annotations }))
-		if got := b.reg.offered(0); got != "" && got+" me" != offer {
+		if got := b.reg.offered(); got != "" && got+" me" != offer {
 			t.Errorf("%q is accepted as %q", offer, got)
 		}
 	})

@@ -94,7 +94,7 @@ const releaseSeconds = 1
 // begun reports whether acquireTime and renewTime are equal: the Lease was
 // claimed, assigned or released by that write, and not renewed since.
 func begun(l *coordinationv1.Lease) bool {
-	return l.Spec.AcquireTime != nil && l.Spec.RenewTime != nil && l.Spec.AcquireTime.Equal(l.Spec.RenewTime)
+	return l.Spec.AcquireTime != nil && l.Spec.AcquireTime.Equal(l.Spec.RenewTime)
 }
 
 // isReleased reports whether the last holder itself emptied the Lease. An edit by

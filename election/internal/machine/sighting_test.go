@@ -40,6 +40,8 @@ func uid(id types.UID) func(*coordinationv1.Lease) {
 
 func released(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](1) }
 
+func untimed(l *coordinationv1.Lease) { l.Spec.AcquireTime, l.Spec.RenewTime = nil, nil }
+
 func shorter(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](6) }
 
 func handedBy(from string) func(*coordinationv1.Lease) {
@@ -73,6 +75,7 @@ func TestFreeAt(t *testing.T) {
 		"emptied by somebody":              {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("", 2)}, 15 * s},
 		"deleted":                          {[]*coordinationv1.Lease{leaseOf("x", 1), nil}, 15 * s},
 		"deleted and made anew":            {[]*coordinationv1.Lease{leaseOf("x", 1), nil, leaseOf("", 0, uid("u2"))}, 20 * s},
+		"emptied, and without times":       {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("", 1, released, untimed)}, 15 * s},
 		"made anew unseen":                 {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("", 0, uid("u2"), released)}, 15 * s},
 		"taken by another":                 {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("y", 2)}, 25 * s},
 		"taken by another who released it": {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("y", 2), leaseOf("", 3, released)}, 20 * s},
@@ -94,6 +97,30 @@ func TestFreeAt(t *testing.T) {
 		}
 		if got != tc.want {
 			t.Errorf("%s: free at %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// The end of the holder's process ends the wait for the holder, and not that for the ones
+// before it.
+func TestFreeAtAfterTheEndOfTheHolder(t *testing.T) {
+	s := time.Second
+	for name, tc := range map[string]struct {
+		seen []*coordinationv1.Lease
+		want time.Duration
+	}{
+		"renewed":                       {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("x", 2)}, 10 * s},
+		"made anew with the same name":  {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("x", 1, uid("u2"))}, 15 * s},
+		"taken by another":              {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("y", 2)}, 15 * s},
+		"taken again by the same":       {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("x", 2, handedBy("x"))}, 10 * s},
+		"released and taken by another": {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("", 2, released), leaseOf("y", 3)}, 20 * s},
+	} {
+		seen := sighting{me: "me", def: 15 * s, exclusive: true}
+		for i, l := range tc.seen {
+			seen.see(time.Duration(i)*10*s, l, inOrder)
+		}
+		if seen.gone(time.Duration(len(tc.seen)-1) * 10 * s); seen.freeAt() != tc.want {
+			t.Errorf("%s: free at %v, want %v", name, seen.freeAt(), tc.want)
 		}
 	}
 }

@@ -442,3 +442,208 @@ func TestAReleaseLeavesNoMark(t *testing.T) {
 		t.Errorf("the hand-over has %v", l.Annotations)
 	}
 }
+
+// A leader reads a Lease of which it may have missed a state. A read that failed at once is
+// repeated after a wait.
+func TestALeaderRepeatsAReadAfterAWait(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{0: 187500 * time.Microsecond, minCall: 0} {
+		b := newBench(t)
+		b.lead()
+		b.apply(time.Second, WatchLost{Gone: true})
+		b.expect(time.Second, Read)
+		sent := b.instant()
+		b.now += took
+		b.answerTo(sent, Read, nil, errServer)
+		if got := b.retryAt - b.now; got != want {
+			t.Errorf("repeated %v after a failure that took %v, want %v", got, took, want)
+		}
+	}
+}
+
+// A leader that renews every three seconds shows itself to be alive every ten minutes.
+func TestTheBeatOfALeaderGrowsEveryTenMinutes(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	last, changed := b.reg.records["me"].Beat, b.now
+	for range 3 {
+		for b.reg.records["me"].Beat == last {
+			b.renewFor(time.Second, func(*coordinationv1.Lease) {})
+		}
+		beat := b.reg.records["me"].Beat
+		if gap := b.now - changed; beat != last+1 || gap < recordInterval || gap > recordInterval+6*time.Second {
+			t.Errorf("beat %d follows %d after %v", beat, last, gap)
+		}
+		last, changed = beat, b.now
+	}
+}
+
+// The end of a term ends its offer. Nobody has accepted it.
+func TestTheEndOfATermEndsTheOffer(t *testing.T) {
+	for name, end := range map[string]func(*bench){
+		"the lease is lost": func(b *bench) { b.see(leaseOf("x", 2, atVersion("20"))) },
+		"the work returns":  func(b *bench) { b.apply(b.now, WorkReturned{}) },
+	} {
+		b := newBench(t)
+		b.lead()
+		b.now = 4 * time.Second
+		b.reg.offer = &pendingOffer{to: "better", id: "0.2", stored: true, since: time.Second}
+		end(b)
+		if e, told := effect[OfferEnded](b); !told || e.Accepted || e.To != "better" || e.Elapsed != 3*time.Second || b.reg.offer != nil {
+			t.Errorf("%s: %+v, reported: %v", name, e, told)
+		}
+	}
+}
+
+// A term lasts until its work is cancelled, and the time that the work needs then is that of
+// the drain.
+func TestTheDurationOfATerm(t *testing.T) {
+	for name, tc := range map[string]struct {
+		resigned          bool
+		duration, drained time.Duration
+	}{"the work returns": {false, 7 * time.Second, 0}, "it is cancelled": {true, 4 * time.Second, 3 * time.Second}} {
+		b := newBench(t)
+		b.now = time.Second
+		b.expect(b.now, Read)
+		b.answer(Read, nil, errNotFound)
+		b.answer(Claim, store(b.expect(b.now, Claim).Object, "10"), nil)
+		if tc.resigned {
+			b.apply(5*time.Second, Resigned{})
+		}
+		b.apply(8*time.Second, WorkReturned{})
+		if e, _ := effect[TermEnded](b); e.Duration != tc.duration || e.Drained != tc.drained {
+			t.Errorf("%s: %v, drained for %v", name, e.Duration, e.Drained)
+		}
+	}
+}
+
+// Each vacancy has its own draw, so that two candidates do not meet in all of them.
+func TestEachVacancyHasItsOwnDraw(t *testing.T) {
+	b := newBench(t)
+	b.see(leaseOf("x", 1))
+	b.Random = func() float64 { return 0.25 }
+	if b.see(leaseOf("x", 1, atVersion("2"))); b.draw != 0.5 {
+		t.Errorf("draws %v although nothing has changed", b.draw)
+	}
+	if b.see(leaseOf("", 2, released, atVersion("3"))); b.draw != 0.25 {
+		t.Errorf("draws %v", b.draw)
+	}
+}
+
+// An event out of turn is reported once, and changes nothing.
+func TestARefusedEventIsReportedOnce(t *testing.T) {
+	b := newBench(t)
+	for range 2 {
+		b.told = append(b.told, b.Apply(b.instant(), WorkReturned{})...)
+	}
+	if len(b.told) != 1 || b.phase != Standby || b.Machine.Check() == nil {
+		t.Errorf("%v after %+v: %v", b.phase, b.told, b.Machine.Check())
+	}
+}
+
+// A request may not outlast ShutdownTimeout.
+func TestRequestsEndWithRun(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	b.apply(time.Second, WorkReturned{})
+	if s := b.expect(3*time.Second, HandOver); s.Timeout != shutdownTimeout-2*time.Second {
+		t.Errorf("the hand-over has %v", s.Timeout)
+	}
+	u := upkeepOf(t, "7")
+	u.Apply(instantAt(time.Second), Wanted{Candidacy{stopping: true}})
+	for at, want := range map[time.Duration]time.Duration{time.Second: shutdownTimeout, 4 * time.Second: 2 * time.Second, 6*time.Second - 1: time.Millisecond} {
+		u.Apply(instantAt(time.Second), Tick{})
+		if s := u.Next(instantAt(at)); s.Op != Delete || s.Timeout != want {
+			t.Errorf("%q has %v", s.Op, s.Timeout)
+		}
+	}
+}
+
+// upkeepOf returns the upkeep of a LeaseCandidate that was read.
+func upkeepOf(t *testing.T, version string) *Upkeep {
+	t.Helper()
+	u := NewUpkeep(testRules())
+	u.Apply(instantAt(0), Wanted{Candidacy{present: true}})
+	u.Apply(instantAt(0), Answered[*coordinationv1beta1.LeaseCandidate]{Op: Read, Object: upkept(version)})
+	u.Apply(instantAt(0), Tick{})
+	if err := u.Check(); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func upkept(version string) *coordinationv1beta1.LeaseCandidate {
+	return &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "me", ResourceVersion: version}}
+}
+
+// Run ends when the LeaseCandidate is deleted, or was never written.
+func TestWhenTheUpkeepEnds(t *testing.T) {
+	type answered = Answered[*coordinationv1beta1.LeaseCandidate]
+	for name, tc := range map[string]struct {
+		apply Event
+		ended bool
+		next  Op
+	}{
+		"nothing was sent":           {nil, true, ""},
+		"it was read":                {answered{Op: Read, Object: upkept("7")}, false, Delete},
+		"there is none":              {answered{Op: Read, Outcome: *errNotFound}, true, ""},
+		"the read failed":            {answered{Op: Read, Outcome: *errServer}, false, Read},
+		"it may have been missed":    {WatchLost{Gone: true}, true, ""},
+		"the watch has delivered it": {Seen[*coordinationv1beta1.LeaseCandidate]{Object: upkept("7")}, false, Read},
+	} {
+		u := NewUpkeep(testRules())
+		if tc.apply != nil {
+			u.Apply(instantAt(0), tc.apply)
+		}
+		u.Apply(instantAt(time.Second), Wanted{Candidacy{stopping: true}})
+		u.Apply(instantAt(time.Second), Tick{})
+		if got := u.Next(instantAt(time.Second)).Op; u.Ended() != tc.ended || got != tc.next {
+			t.Errorf("%s: ended: %v, %q", name, u.Ended(), got)
+		}
+	}
+}
+
+// The LeaseCandidate is read again if it may have changed unseen, and otherwise not.
+func TestWhenTheLeaseCandidateIsReadAgain(t *testing.T) {
+	type answered = Answered[*coordinationv1beta1.LeaseCandidate]
+	for name, tc := range map[string]struct {
+		apply Event
+		want  certainty
+	}{
+		"the watch has lost its place":     {WatchLost{Gone: true}, uncertain},
+		"a write failed":                   {answered{Op: Update, Outcome: Outcome{Answer: Failed}}, certain},
+		"a write may have been stored":     {answered{Op: Update, Outcome: *errServer}, uncertain},
+		"another client was faster":        {answered{Op: Update, Outcome: *errConflict}, uncertain},
+		"a write was stored":               {answered{Op: Update, Object: upkept("8")}, certain},
+		"another LeaseCandidate was asked": {answered{Op: Inquire, Outcome: *errServer}, certain},
+	} {
+		u := upkeepOf(t, "7")
+		if u.Apply(instantAt(time.Second), tc.apply); u.sure != tc.want {
+			t.Errorf("%s: %v", name, u.sure)
+		}
+	}
+	u := upkeepOf(t, "7")
+	for _, version := range []string{"7", "8"} {
+		if u.Apply(instantAt(time.Second), answered{Op: Read, Object: upkept(version)}); u.stream != 0 {
+			t.Errorf("a read of version %s ends the watch", version)
+		}
+	}
+}
+
+// Two writes never have the same renewTime, also if the clock was set back.
+func TestARenewTimeIsNeverRepeated(t *testing.T) {
+	u, now := upkeepOf(t, "7"), instantAt(0)
+	before := metav1.NewMicroTime(now.Wall)
+	u.object.Spec.RenewTime = &before
+	if o, _ := u.desired(now); !before.Before(o.Spec.RenewTime) {
+		t.Errorf("%v follows %v", o.Spec.RenewTime, before)
+	}
+}
+
+// A candidate with the registry of LeaseCandidates removes the record of an earlier process.
+func TestARecordOfAnEarlierProcessIsRemoved(t *testing.T) {
+	b := newBench(t, func(r *Rules) { r.Coordinated = true })
+	l := leaseOf("", 1, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{recordKey("me"): "{}", "other": ""} })
+	if b.registry.describe(0, l); len(l.Annotations) != 1 {
+		t.Errorf("%v", l.Annotations)
+	}
+}

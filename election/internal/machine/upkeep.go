@@ -191,9 +191,8 @@ func (u *Upkeep) done(now time.Duration, e Answered[*coordinationv1beta1.LeaseCa
 		n := *failures
 		if e.Answer == Conflict {
 			n-- // the first repetition need not wait, because the object is read again
-			u.sure = uncertain
 		}
-		if e.Op != Read && e.Unsure {
+		if e.Answer == Conflict || e.Unsure {
 			u.sure = uncertain
 		}
 		u.retryAt = now + spec.Retry(n, HintRetry, u.rules.Random(), e.RetryAfter)

@@ -300,10 +300,10 @@ func (c *Contest) answered(now time.Time, e Answered) {
 		c.lookedAt = now
 	}
 	asKnown := e.Read && c.lease == e.To.Lease
-	if e.Gone && asKnown || e.Lease != nil && (asKnown || c.lease == nil || !isSeen(e.Lease.ResourceVersion, c.lease.ResourceVersion)) {
+	if asKnown || e.Lease != nil && (c.lease == nil || !isSeen(e.Lease.ResourceVersion, c.lease.ResourceVersion)) {
 		c.observe(now, e.Lease)
 	}
-	if e.To.Do == Assign && !e.Read && known != nil && c.Holder() == e.To.Name {
+	if e.To.Do == Assign && !e.Read && c.Holder() == e.To.Name {
 		c.assignee = known
 	}
 }

@@ -389,6 +389,7 @@ func TestOffersThatAreDropped(t *testing.T) {
 // the first.
 func TestOnlyTheFirstPingOfARoundIsFree(t *testing.T) {
 	c := vacant(nominee("a", 1)).Contest
+	apply(t, c, decideNow, Sent{Decision{Do: Unping, Name: "a", first: true}}) // is no ping
 	for i := range 14 {
 		d := c.Next(decideNow)
 		if paced := d.Do == Wait; paced != (i == 13) {
@@ -447,6 +448,10 @@ func TestTheAnswerAboutAnotherCandidate(t *testing.T) {
 	apply(t, c, decideNow, Answered{To: ping, Candidate: &old})
 	if got := c.candidates["a"]; got.RenewTime != 7 {
 		t.Errorf("an older answer made it %+v", got)
+	}
+	apply(t, c, decideNow, Answered{To: ping, Candidate: &old, Read: true})
+	if got := c.candidates["a"]; got.RenewTime != 7 {
+		t.Errorf("a read that began before the last version was known made it %+v", got)
 	}
 }
 

@@ -132,7 +132,7 @@ type (
 		Lease     *coordinationv1.Lease // as it is stored; nil for none
 		Candidate *Candidate            // as it is stored; nil for none
 		Gone      bool                  // the object of the request does not exist
-		Read      bool                  // the answer is that of a GET
+		Read      bool                  // the answer is that of a GET, which has the object or says that it is gone
 	}
 	// Concluded is the result of a request.
 	Concluded struct {
