@@ -8,8 +8,11 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -20,6 +23,7 @@ import (
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/internal/dirlock"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
 )
@@ -39,6 +43,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	runFor := flags.Duration("pod-duration", time.Minute, "`time` after which pods that must not be restarted succeed")
 	profiles := flags.String("pprof-address", "", "`address` to serve /debug/pprof at, such as 127.0.0.1:6060; none by default")
 	report := flags.Duration("report-interval", 10*time.Second, "`time` between two progress lines")
+	lockDir := flags.String("lock-dir", filepath.Join(os.TempDir(), fmt.Sprintf("kubewright-nodes-%d", os.Getuid())), "`folder` in which the processes of this machine lock their node prefixes")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -46,6 +51,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	// Two processes of one machine have the same host name, so the leases take the second
+	// one for a restart of the first, and both would act.
+	lock, err := dirlock.ForName(ctx, *lockDir, fmt.Sprintf("%s-%.4x", *prefix, sha256.Sum256([]byte(cfg.Host))), func() {
+		fmt.Fprintf(stdout, "another process manages the nodes %s*: waiting for its end\n", *prefix)
+	})
+	if err != nil {
+		return fmt.Errorf("lock the nodes %s*: %w", *prefix, err)
+	}
+	defer func() { _ = lock.Close() }()
 	// Decoding a pod from protobuf costs a fraction of decoding it from JSON.
 	cfg.ContentType = apiruntime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = apiruntime.ContentTypeProtobuf + "," + apiruntime.ContentTypeJSON
@@ -56,7 +70,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 	var count counters
 	var leases *lease.Controller
-	// Of two processes with the same node name, one acts and the other waits.
+	// Of two processes with the same node name, on two machines, one acts and the other
+	// waits.
 	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }
 	onShutdown := nodestatus.ShutdownLeave
 	if *unregister {

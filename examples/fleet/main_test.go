@@ -42,6 +42,39 @@ func TestFleetIsRegisteredAndRenewed(t *testing.T) {
 	exampletest.NothingRefused(t, s)
 }
 
+// Two processes of one machine have one host name, so that the leases can't tell them
+// apart.
+func TestASecondFleetOfTheMachineWaits(t *testing.T) {
+	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml")
+	kubeconfig, locks := exampletest.Kubeconfig(t, s, fleetUser), t.TempDir()
+	start := func(prefix string) *exampletest.Program {
+		return exampletest.Start(t, run, "--kubeconfig", kubeconfig, "--nodes", "2",
+			"--node-prefix", prefix, "--lock-dir", locks, "--report-interval", "50ms")
+	}
+	runs := func(p *exampletest.Program) func() bool {
+		return func() bool { return strings.Contains(p.Output(), "2 of 2 nodes registered") }
+	}
+	first := start("a-")
+	exampletest.Eventually(t, s, "the first fleet", runs(first))
+	second, other := start("a-"), start("b-")
+	exampletest.Eventually(t, s, "that the second fleet waits", func() bool {
+		return strings.Contains(second.Output(), "another process manages the nodes a-*: waiting for its end")
+	})
+	exampletest.Eventually(t, s, "the fleet of another prefix", runs(other))
+	if runs(second)() {
+		t.Error("two processes manage the same nodes")
+	}
+	if err := first.Stop(); err != nil {
+		t.Errorf("the first program ended with %v", err)
+	}
+	exampletest.Eventually(t, s, "the second fleet after the first", runs(second))
+	for _, program := range []*exampletest.Program{second, other} {
+		if err := program.Stop(); err != nil {
+			t.Errorf("a program ended with %v", err)
+		}
+	}
+}
+
 func TestFleetServesProfiles(t *testing.T) {
 	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml")
 	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--nodes", "1", "--pprof-address", "127.0.0.1:0")
