@@ -15,24 +15,24 @@ import (
 // a resourceVersion does not soon stand for two states.
 func (s *Server) Backup() (restore func()) {
 	const busy = 1_000_000
-	s.store.Lock()
-	defer s.store.Unlock()
-	backup, rv := map[*store.Table]map[store.Key]*store.Item{}, s.store.RV
-	for _, t := range s.store.Tables {
+	s.core.Store.Lock()
+	defer s.core.Store.Unlock()
+	backup, rv := map[*store.Table]map[store.Key]*store.Item{}, s.core.Store.RV
+	for _, t := range s.core.Store.Tables {
 		backup[t] = maps.Clone(t.Items)
 	}
-	s.store.RV += busy
+	s.core.Store.RV += busy
 	return func() {
-		s.store.Begin()
-		for _, t := range s.store.Tables {
+		s.core.Store.Begin()
+		for _, t := range s.core.Store.Tables {
 			t.Items = maps.Clone(backup[t])
 			if t.Items == nil {
 				t.Items = map[store.Key]*store.Item{}
 			}
 			t.Forget(0)
 		}
-		s.store.RV = rv
-		s.store.Commit()
+		s.core.Store.RV = rv
+		s.core.Store.Commit()
 		s.BreakWatches(Match{})
 	}
 }

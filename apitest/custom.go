@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/kubewright/kubewright/apitest/internal/rules"
-	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // Register makes the server serve a kind. Registering a kind again replaces the
@@ -26,56 +25,5 @@ func (s *Server) Register(k Kind) {
 	if k.Type != nil {
 		c.GoType = reflect.TypeOf(k.Type)
 	}
-	s.store.Lock()
-	defer s.store.Unlock()
-	s.register(c)
-}
-
-// register adds k to the server's own kinds and serves its versions. The lock
-// of the store is held.
-func (s *Server) register(k *rules.Kind) {
-	if s.builtin.ByGroupKind[k.GroupKind()] != nil {
-		panic("apitest: every server has the kind " + k.GroupKind().String())
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if old := s.own.ByGroupKind[k.GroupKind()]; old != nil {
-		k.First = old.Table()
-		if k.GoType == nil {
-			k.GoType = old.GoType
-		}
-		s.own.Remove(old)
-	}
-	s.own.Add(k)
-	for _, v := range k.Views {
-		s.served[v.GV] = true
-	}
-}
-
-// unregister removes a kind of the server's own with all its objects. The lock
-// of the store is held.
-func (s *Server) unregister(k *rules.Kind) {
-	t := s.store.Table(k)
-	for _, it := range t.Sorted("") {
-		s.store.Remove(t, it)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.own.Remove(k)
-}
-
-// defined updates the kinds of the server after a change of a
-// CustomResourceDefinition. The store must be locked.
-func (s *Server) defined(ev store.Event) {
-	d, errs := rules.DefinitionOf(ev.Cur.Obj)
-	if len(errs) > 0 || s.builtin.ByGroupKind[d.Kind.GroupKind()] != nil {
-		return
-	}
-	if ev.Cur != nil && ev.Typ != "DELETED" {
-		s.register(d.Kind)
-		return
-	}
-	if k := s.kindNamed(d.Kind.GroupKind()); k != nil {
-		s.unregister(k)
-	}
+	s.core.Register(c)
 }

@@ -4,14 +4,12 @@
 package apitest
 
 import (
-	"fmt"
 	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest/internal/codec"
 	"github.com/kubewright/kubewright/apitest/internal/store"
@@ -26,19 +24,19 @@ import (
 // in obj, and stores the status of obj. It panics if the server does not have the
 // kind of obj.
 func (s *Server) Put(obj runtime.Object) runtime.Object {
-	k, v := s.kindOf(obj)
+	k, v := s.core.KindOf(obj)
 	obj = k.From(obj, v)
 	m := codec.MetaOf(obj)
-	s.store.Begin()
-	defer s.store.Commit()
-	t := s.store.Table(k)
+	s.core.Store.Begin()
+	defer s.core.Store.Commit()
+	t := s.core.Store.Table(k)
 	old := t.Items[store.Key{Namespace: m.GetNamespace(), Name: m.GetName()}]
 	if old != nil {
 		m.SetUID(codec.MetaOf(old.Obj).GetUID())
 		m.SetCreationTimestamp(codec.MetaOf(old.Obj).GetCreationTimestamp())
 	}
 	if m.GetUID() == "" {
-		m.SetUID(s.newUID())
+		m.SetUID(s.core.NewUID())
 	}
 	if t := m.GetCreationTimestamp(); t.IsZero() {
 		m.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
@@ -52,16 +50,16 @@ func (s *Server) Put(obj runtime.Object) runtime.Object {
 	if ns, ok := obj.(*corev1.Namespace); ok && old == nil && ns.DeletionTimestamp == nil && ns.Spec.Finalizers == nil {
 		ns.Spec.Finalizers = []corev1.FinalizerName{corev1.FinalizerKubernetes} // the namespace is emptied before it is removed
 	}
-	return k.Into(s.store.Put(t, obj, old).Obj)
+	return k.Into(s.core.Store.Put(t, obj, old).Obj)
 }
 
 // Get returns a copy of the object of type T with a namespace and a name, or nil
 // if it does not exist. It panics if the server does not have the kind T.
 func Get[T runtime.Object](s *Server, namespace, name string) (obj T) {
-	k, v := s.kindOf(newOf[T]())
-	s.store.Lock()
-	it := s.store.Table(k).Items[store.Key{Namespace: namespace, Name: name}]
-	s.store.Unlock()
+	k, v := s.core.KindOf(newOf[T]())
+	s.core.Store.Lock()
+	it := s.core.Store.Table(k).Items[store.Key{Namespace: namespace, Name: name}]
+	s.core.Store.Unlock()
 	if it == nil {
 		return obj
 	}
@@ -71,10 +69,10 @@ func Get[T runtime.Object](s *Server, namespace, name string) (obj T) {
 // List returns copies of all objects of type T in a namespace, or in all
 // namespaces for "", sorted by namespace and name.
 func List[T runtime.Object](s *Server, namespace string) []T {
-	k, v := s.kindOf(newOf[T]())
-	s.store.Lock()
-	items := s.store.Table(k).Sorted(namespace)
-	s.store.Unlock()
+	k, v := s.core.KindOf(newOf[T]())
+	s.core.Store.Lock()
+	items := s.core.Store.Table(k).Sorted(namespace)
+	s.core.Store.Unlock()
 	out := make([]T, len(items))
 	for i, it := range items {
 		out[i] = k.Into(k.ConvertTo(it.Obj, v)).(T)
@@ -86,10 +84,10 @@ func List[T runtime.Object](s *Server, namespace string) []T {
 // returns it, or nil if it does not exist. f changes a private copy and must not
 // use the server. Edit writes nothing if f changes nothing.
 func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T) {
-	k, v := s.kindOf(newOf[T]())
-	s.store.Begin()
-	defer s.store.Commit()
-	t := s.store.Table(k)
+	k, v := s.core.KindOf(newOf[T]())
+	s.core.Store.Begin()
+	defer s.core.Store.Commit()
+	t := s.core.Store.Table(k)
 	old := t.Items[store.Key{Namespace: namespace, Name: name}]
 	if old == nil {
 		return obj
@@ -108,29 +106,27 @@ func (s *Server) edited(t *store.Table, obj runtime.Object, old *store.Item) *st
 	if t.Kind.Spec != nil && !t.Kind.SameSpec(obj, old.Obj) {
 		codec.MetaOf(obj).SetGeneration(codec.MetaOf(old.Obj).GetGeneration() + 1)
 	}
-	return s.store.Put(t, obj, old)
+	return s.core.Store.Put(t, obj, old)
 }
 
 // Delete removes an object of type T immediately, without grace period and
 // finalizers, and reports whether it existed.
 func Delete[T runtime.Object](s *Server, namespace, name string) bool {
-	k, _ := s.kindOf(newOf[T]())
-	s.store.Begin()
-	defer s.store.Commit()
-	t := s.store.Table(k)
+	k, _ := s.core.KindOf(newOf[T]())
+	s.core.Store.Begin()
+	defer s.core.Store.Commit()
+	t := s.core.Store.Table(k)
 	it := t.Items[store.Key{Namespace: namespace, Name: name}]
 	if it == nil {
 		return false
 	}
-	s.store.Remove(t, it)
+	s.core.Store.Remove(t, it)
 	return true
 }
 
 // ResourceVersion returns the newest resourceVersion of any object.
 func (s *Server) ResourceVersion() string {
-	s.store.Lock()
-	defer s.store.Unlock()
-	return store.FormatRV(s.store.RV)
+	return s.core.Store.Newest()
 }
 
 // newOf makes an object of the pointer type T.
@@ -138,36 +134,8 @@ func newOf[T runtime.Object]() T {
 	return reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
 }
 
-// newUID returns a UID that is unique within the server and the same in every
-// run of a test.
-func (s *Server) newUID() types.UID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.uids++
-	return types.UID(fmt.Sprintf("%08x-7e57-4000-8000-%012x", s.uids, s.uids*2654435761&0xffffffffffff))
-}
-
-// maxGenerated is the maximal length of a generateName: with five more
-// characters it has the length of a DNS label.
-const maxGenerated = 58
-
-// suffixAlphabet has no vowels and no digits that look like vowels, so that
-// generated names contain no words.
-const suffixAlphabet = "bcdfghjklmnpqrstvwxz2456789"
-
-// generateName appends five characters to base. They look random, are the same
-// in every run of a test, and don't repeat.
-func (s *Server) generateName(base string) string {
-	s.mu.Lock()
-	s.suffixes++
-	n := s.suffixes
-	s.mu.Unlock()
-	const all = 27 * 27 * 27 * 27 * 27
-	n = n * 7919083 % all
-	var suffix [5]byte
-	for i := range suffix {
-		suffix[i] = suffixAlphabet[n%27]
-		n /= 27
-	}
-	return base[:min(len(base), maxGenerated)] + string(suffix[:])
-}
+// CollectGarbage runs the garbage collector once. It deletes every object whose
+// owners are all gone, by kind, name and UID, and completes deletions with the
+// Foreground and Orphan policies. It returns the deleted objects as
+// "resource/namespace/name". Owners of unknown kinds count as existing.
+func (s *Server) CollectGarbage() (deleted []string) { return s.core.CollectGarbage() }

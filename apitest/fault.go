@@ -4,18 +4,17 @@
 package apitest
 
 import (
-	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"slices"
-	"sync"
 	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kubewright/kubewright/apitest/internal/fault"
+	"github.com/kubewright/kubewright/apitest/internal/request"
 )
 
 // Transport errors for Fault.Err, made as package net makes them, so that
@@ -74,91 +73,19 @@ type Fault struct {
 	Served func(Request)
 }
 
-func (f *Fault) decides() bool {
-	return f.Status != nil || f.Err != nil || f.Hang || f.LoseResponse || f.HangResponse || f.CommitAfter > 0 || f.Malformed || f.Answer != nil
-}
-
-type injected struct {
-	fault Fault
-	since time.Time
-	seen  int
-}
-
-type faults struct {
-	mu   sync.Mutex
-	list []*injected
-}
-
 // Inject adds a fault after the faults that were injected earlier. It returns a
 // function that removes the fault.
 func (s *Server) Inject(f Fault) (remove func()) {
-	in := &injected{fault: f, since: time.Now()}
-	s.faults.mu.Lock()
-	s.faults.list = append(s.faults.list, in)
-	s.faults.mu.Unlock()
-	return func() {
-		s.faults.mu.Lock()
-		defer s.faults.mu.Unlock()
-		s.faults.list = slices.DeleteFunc(s.faults.list, func(x *injected) bool { return x == in })
+	in := fault.Fault{
+		Name: f.Name, Match: f.Match.inner(), Skip: f.Skip, Times: f.Times, For: f.For, Latency: f.Latency,
+		Status: f.Status, Err: f.Err, Hang: f.Hang, LoseResponse: f.LoseResponse, HangResponse: f.HangResponse,
+		CommitAfter: f.CommitAfter, Malformed: f.Malformed,
 	}
-}
-
-// take returns the latency and the deciding fault for a request. Matching
-// functions are called without the lock, so they may use the server.
-func (fs *faults) take(r *Request) (latency time.Duration, decider *Fault, served []func(Request)) {
-	fs.mu.Lock()
-	list := fs.list
-	if len(list) == 0 {
-		fs.mu.Unlock()
-		return 0, nil, nil
+	if f.Answer != nil {
+		in.Answer = func(r *request.Request) (*http.Response, error) { return f.Answer(outer(r)) }
 	}
-	list = slices.Clone(list)
-	fs.mu.Unlock()
-	for _, in := range list {
-		f := &in.fault
-		if f.For > 0 && r.Time.Sub(in.since) >= f.For || decider != nil && f.decides() && f.Latency == 0 && f.Served == nil {
-			continue
-		}
-		if !f.Match.matches(r) {
-			continue
-		}
-		fs.mu.Lock()
-		in.seen++
-		n := in.seen
-		fs.mu.Unlock()
-		if n <= f.Skip || f.Times > 0 && n > f.Skip+f.Times {
-			continue
-		}
-		latency += f.Latency
-		if f.Served != nil {
-			served = append(served, f.Served)
-		}
-		if decider == nil && f.decides() {
-			decider = f
-		}
+	if f.Served != nil {
+		in.Served = func(r *request.Request) { f.Served(outer(r)) }
 	}
-	return latency, decider, served
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func hang(ctx context.Context) error {
-	if ctx.Done() == nil {
-		return errors.New("apitest: a request without a deadline or cancel would hang for ever")
-	}
-	<-ctx.Done()
-	return ctx.Err()
+	return s.faults.Inject(in)
 }

@@ -33,7 +33,7 @@ type Change struct {
 // A write that changes several objects, such as a deletion of a collection, is reported
 // after its last change. The restore of a Backup is not reported.
 func (s *Server) Observe(f func(Change)) (remove func()) {
-	return s.store.Observing(func(ev store.Event) { f(changeOf(&ev)) })
+	return s.core.Store.Observing(func(ev store.Event) { f(changeOf(&ev)) })
 }
 
 func changeOf(ev *store.Event) Change {
@@ -47,9 +47,9 @@ func changeOf(ev *store.Event) Change {
 // Objects returns copies of all objects of all kinds, in their stored versions, sorted by
 // group, kind, namespace and name.
 func (s *Server) Objects() []runtime.Object {
-	s.store.Lock()
-	tables := make([]*store.Table, 0, len(s.store.Tables))
-	for _, t := range s.store.Tables {
+	s.core.Store.Lock()
+	tables := make([]*store.Table, 0, len(s.core.Store.Tables))
+	for _, t := range s.core.Store.Tables {
 		tables = append(tables, t)
 	}
 	slices.SortFunc(tables, func(a, b *store.Table) int {
@@ -62,6 +62,6 @@ func (s *Server) Objects() []runtime.Object {
 			out = append(out, t.Kind.Into(it.Obj))
 		}
 	}
-	s.store.Unlock()
+	s.core.Store.Unlock()
 	return out
 }

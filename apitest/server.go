@@ -4,15 +4,12 @@
 package apitest
 
 import (
-	"strconv"
-	"strings"
-	"sync"
-
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/kubewright/kubewright/apitest/internal/rules"
-	"github.com/kubewright/kubewright/apitest/internal/store"
+	"github.com/kubewright/kubewright/apitest/internal/fault"
+	"github.com/kubewright/kubewright/apitest/internal/request"
+	"github.com/kubewright/kubewright/apitest/internal/serve"
 )
 
 // Options configures a Server. The zero value is a server of version v1.37.1
@@ -54,22 +51,8 @@ type Options struct {
 // Server may be used concurrently. In a synctest bubble, use a Server that was
 // made in that bubble.
 type Server struct {
-	opts    Options
-	minor   int // of Options.Version
-	journal journal
-	faults  faults
-	store   *store.Store
-	watches watchRules
-
-	builtin *rules.Catalog // the kinds that every server has
-
-	mu         sync.Mutex
-	own        *rules.Catalog // kinds of this server, by Register or a definition
-	authorizer Authorizer
-	served     map[schema.GroupVersion]bool
-	gates      map[Gate]bool
-	uids       uint64 // UIDs given out
-	suffixes   uint64 // generated names given out
+	core   *serve.Server
+	faults fault.List
 }
 
 // Authorizer decides whether a request is allowed. The reason of a refusal is
@@ -108,23 +91,15 @@ type Kind struct {
 
 // Serve starts or stops serving a group version, as a restart of an API server
 // with another --runtime-config would. Objects are kept.
-func (s *Server) Serve(gv schema.GroupVersion, on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.served[gv] = on
-}
-
-func (s *Server) serves(gv schema.GroupVersion) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.served[gv]
-}
+func (s *Server) Serve(gv schema.GroupVersion, on bool) { s.core.Serve(gv, on) }
 
 // Authorize replaces the authorizer. Nil means the default of Options.Authorizer.
 func (s *Server) Authorize(a Authorizer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.authorizer = a
+	if a == nil {
+		s.core.Authorize(nil)
+		return
+	}
+	s.core.Authorize(func(r *request.Request) (bool, string) { return a.Authorize(s, outer(r)) })
 }
 
 // Gate is a feature gate of the API server.
@@ -155,38 +130,5 @@ const (
 	DRAOptionalNodeOperations    Gate = "DRAOptionalNodeOperations"
 )
 
-// onSince is the minor version from which a gate is on by default; the others
-// are off in all versions. NodeDeclaredFeatures is off in 1.35, but that version
-// keeps the field nevertheless when the status is written.
-var onSince = map[Gate]int{
-	WatchList: 34, NodeDeclaredFeatures: 35,
-	DRADeviceTaints: 36, DRAPartitionableDevices: 36, DRADeviceBindingConditions: 36, DRAConsumableCapacity: 36,
-}
-
-func (s *Server) gate(g Gate) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if on, ok := s.gates[g]; ok {
-		return on
-	}
-	since, ok := onSince[g]
-	return ok && s.minor >= since
-}
-
 // SetGate turns a gate on or off. Stored objects keep their fields.
-func (s *Server) SetGate(g Gate, on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gates == nil {
-		s.gates = map[Gate]bool{}
-	}
-	s.gates[g] = on
-}
-
-// minorOf returns the minor version of a version such as v1.37.1, or 0.
-func minorOf(version string) int {
-	_, rest, _ := strings.Cut(version, ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	n, _ := strconv.Atoi(minor)
-	return n
-}
+func (s *Server) SetGate(g Gate, on bool) { s.core.SetGate(string(g), on) }

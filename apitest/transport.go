@@ -4,6 +4,7 @@
 package apitest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -23,8 +24,10 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/fault"
+	"github.com/kubewright/kubewright/apitest/internal/request"
 	"github.com/kubewright/kubewright/apitest/internal/rules"
-	"github.com/kubewright/kubewright/apitest/internal/store"
+	"github.com/kubewright/kubewright/apitest/internal/serve"
 )
 
 // New returns a server.
@@ -35,19 +38,19 @@ func New(opts Options) *Server {
 	if opts.History == 0 {
 		opts.History = 4096
 	}
-	all, stable := rules.Builtin()
-	s := &Server{opts: opts, builtin: all, own: rules.NewCatalog(), authorizer: opts.Authorizer, served: maps.Clone(stable), gates: maps.Clone(opts.Gates)}
-	s.minor = minorOf(opts.Version)
-	s.store = store.New(opts.History)
-	s.store.Observe = s.observe
+	s := &Server{core: serve.New(serve.Options{Version: opts.Version, ManagedFields: opts.ManagedFields, History: opts.History})}
+	s.Authorize(opts.Authorizer)
+	for g, on := range opts.Gates {
+		s.SetGate(g, on)
+	}
 	for _, k := range opts.Kinds {
 		s.Register(k)
 	}
 	for _, gv := range opts.Serve {
-		s.served[gv] = true
+		s.Serve(gv, true)
 	}
 	for _, gv := range opts.Refuse {
-		s.served[gv] = false
+		s.Serve(gv, false)
 	}
 	for _, ns := range append([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}, opts.Namespaces...) {
 		s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
@@ -65,7 +68,7 @@ func New(opts Options) *Server {
 func (s *Server) Config(user User) *rest.Config {
 	return &rest.Config{
 		Host:      "http://apitest.invalid",
-		Transport: &transport{server: s, user: user.orAdmin()},
+		Transport: &transport{server: s, user: request.User(user).OrAdmin()},
 		QPS:       -1,
 		UserAgent: "apitest",
 	}
@@ -79,7 +82,7 @@ func (s *Server) Client(user User) *kubernetes.Clientset {
 // transport carries the requests of one user to the server.
 type transport struct {
 	server *Server
-	user   User
+	user   request.User
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -100,7 +103,7 @@ func (*transport) CloseIdleConnections() {}
 // CancelRequest does nothing.
 func (*transport) CancelRequest(*http.Request) {}
 
-func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error) {
+func (s *Server) roundTrip(user request.User, req *http.Request) (*http.Response, error) {
 	body, err := readBody(req)
 	if err != nil {
 		return nil, err
@@ -109,74 +112,72 @@ func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	r := &Request{Time: time.Now(), User: user, Body: body}
-	query := parseRequest(r, req)
-	if r.Verb == "create" && !r.named {
-		r.Name = s.bodyName(r)
+	r := &request.Request{Time: time.Now(), User: user, Body: body}
+	query := request.Parse(r, req)
+	if r.Verb == "create" && !r.Named {
+		r.Name = s.core.BodyName(r)
 	}
-	s.journal.begin(r)
-	call := &call{s: s, r: r, ctx: ctx, query: query}
+	s.core.Journal.Begin(r)
+	call := s.core.Call(ctx, r, query)
 
-	latency, f, served := s.faults.take(r)
-	call.served = served
+	latency, f, served := s.faults.Take(r)
+	call.Served = served
 	if latency > 0 {
-		if err := sleep(ctx, latency); err != nil {
+		if err := request.Sleep(ctx, latency); err != nil {
 			return s.fail(r, f, err)
 		}
 	}
 	if f == nil {
-		return s.finish(call, nil, call.serve())
+		return s.finish(r, nil, call.Serve())
 	}
 	switch {
 	case f.Answer != nil:
-		resp, err := f.Answer(*r)
+		resp, err := f.Answer(r)
 		if err != nil {
 			return s.fail(r, f, err)
 		}
-		s.journal.update(r, func(r *Request) {
+		s.core.Journal.Update(r, func(r *request.Request) {
 			r.Code, r.Fault, r.Done, r.Duration = resp.StatusCode, f.Name, true, time.Since(r.Time)
 		})
 		return resp, nil
 	case f.Status != nil:
-		return s.finish(call, f, call.failure(f.Status))
+		return s.finish(r, f, call.Failure(f.Status))
 	case f.Err != nil:
 		return s.fail(r, f, f.Err)
 	case f.Hang:
-		return s.fail(r, f, hang(ctx))
+		return s.fail(r, f, fault.Hang(ctx))
 	case f.Malformed:
-		return s.finish(call, f, &answer{code: http.StatusOK, contentType: codec.JSONType, body: []byte(`{"kind": <html>`)})
+		return s.finish(r, f, &serve.Answer{Code: http.StatusOK, ContentType: codec.JSONType, Body: []byte(`{"kind": <html>`)})
 	case f.CommitAfter > 0:
-		return s.commitLate(call, f)
+		return s.commitLate(ctx, call, r, f)
 	}
-	a := call.serve()
-	if a.stream != nil {
-		a.stream.Close()
+	a := call.Serve()
+	if a.Stream != nil {
+		a.Stream.Close()
 	}
 	if f.HangResponse {
-		return s.fail(r, f, hang(ctx))
+		return s.fail(r, f, fault.Hang(ctx))
 	}
 	return s.fail(r, f, ErrConnReset)
 }
 
 // commitLate serves a request after f.CommitAfter, even if the client has given
 // up. The timer needs no goroutine before it fires.
-func (s *Server) commitLate(c *call, f *Fault) (*http.Response, error) {
-	done := make(chan *answer, 1)
-	// A copy of the request, because fail writes into c.r when the client gives up.
-	served, request := *c, *c.r
-	served.ctx, served.r = context.WithoutCancel(c.ctx), &request
-	time.AfterFunc(f.CommitAfter, func() { done <- served.serve() })
+func (s *Server) commitLate(ctx context.Context, c *serve.Call, r *request.Request, f *fault.Fault) (*http.Response, error) {
+	done := make(chan *serve.Answer, 1)
+	late := c.Late() // of a copy of r, because fail writes into r when the client gives up
+	time.AfterFunc(f.CommitAfter, func() { done <- late.Serve() })
 	select {
 	case a := <-done:
-		return s.finish(c, f, a)
-	case <-c.ctx.Done():
-		return s.fail(c.r, f, c.ctx.Err())
+		return s.finish(r, f, a)
+	case <-ctx.Done():
+		return s.fail(r, f, ctx.Err())
 	}
 }
 
 // fail ends a request without a response.
-func (s *Server) fail(r *Request, f *Fault, err error) (*http.Response, error) {
-	s.journal.update(r, func(r *Request) {
+func (s *Server) fail(r *request.Request, f *fault.Fault, err error) (*http.Response, error) {
+	s.core.Journal.Update(r, func(r *request.Request) {
 		r.Err, r.Done, r.Duration = err, true, time.Since(r.Time)
 		if f != nil {
 			r.Fault = f.Name
@@ -186,34 +187,34 @@ func (s *Server) fail(r *Request, f *Fault, err error) (*http.Response, error) {
 }
 
 // finish turns an answer into a response.
-func (s *Server) finish(c *call, f *Fault, a *answer) (*http.Response, error) {
-	s.journal.update(c.r, func(r *Request) {
-		r.Code = a.code
+func (s *Server) finish(r *request.Request, f *fault.Fault, a *serve.Answer) (*http.Response, error) {
+	s.core.Journal.Update(r, func(r *request.Request) {
+		r.Code = a.Code
 		if f != nil {
 			r.Fault = f.Name
 		}
-		if a.stream == nil {
+		if a.Stream == nil {
 			r.Done, r.Duration = true, time.Since(r.Time)
 		}
 	})
 	h := make(http.Header, 2)
-	h["Content-Type"] = []string{a.contentType}
-	for _, w := range a.warnings {
+	h["Content-Type"] = []string{a.ContentType}
+	for _, w := range a.Warnings {
 		h.Add("Warning", "299 - "+strconv.Quote(w))
 	}
-	if a.retryAfter > 0 {
-		h.Set("Retry-After", fmt.Sprint(a.retryAfter))
+	if a.RetryAfter > 0 {
+		h.Set("Retry-After", fmt.Sprint(a.RetryAfter))
 	}
 	resp := &http.Response{
-		Status:     http.StatusText(a.code),
-		StatusCode: a.code,
+		Status:     http.StatusText(a.Code),
+		StatusCode: a.Code,
 		Proto:      "HTTP/2.0", ProtoMajor: 2,
 		Header: h,
 	}
-	if a.stream != nil {
-		resp.Body, resp.ContentLength = a.stream, -1
+	if a.Stream != nil {
+		resp.Body, resp.ContentLength = a.Stream, -1
 	} else {
-		resp.Body, resp.ContentLength = newBody(a.body), int64(len(a.body))
+		resp.Body, resp.ContentLength = newBody(a.Body), int64(len(a.Body))
 	}
 	return resp, nil
 }
@@ -256,9 +257,9 @@ var withoutLimiter = sync.OnceFunc(func() {
 // a real connection. Every request is sent as user. It is for tests of complete
 // programs, which accept no RoundTripper. It can't be used in a synctest bubble.
 func (s *Server) Handler(user User) http.Handler {
-	user = user.orAdmin()
+	as := request.User(user).OrAdmin()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		resp, err := s.roundTrip(user, r)
+		resp, err := s.roundTrip(as, r)
 		if err != nil {
 			// An injected transport error: net/http drops the connection.
 			panic(http.ErrAbortHandler)
@@ -287,3 +288,14 @@ func (f *flushing) Write(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// responseBody is a complete body.
+type responseBody struct{ bytes.Reader }
+
+func newBody(b []byte) *responseBody {
+	rb := &responseBody{}
+	rb.Reset(b)
+	return rb
+}
+
+func (*responseBody) Close() error { return nil }

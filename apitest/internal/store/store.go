@@ -355,3 +355,10 @@ func (st *Store) Before(n int) uint64 {
 func (t *Table) Forget(rv uint64) {
 	t.Forgotten, t.log = rv, nil
 }
+
+// Newest returns the newest resourceVersion of any object.
+func (s *Store) Newest() string {
+	s.Lock()
+	defer s.Unlock()
+	return FormatRV(s.RV)
+}

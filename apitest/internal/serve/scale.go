@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"errors"
@@ -15,11 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/patch"
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // scale serves /scale, which reads and changes the number of replicas of an object.
-func (c *call) scale() (*answer, error) {
+func (c *Call) scale() (*Answer, error) {
 	var it *store.Item
 	var err error
 	switch c.r.Verb {
@@ -41,13 +42,13 @@ func (c *call) scale() (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &answer{code: http.StatusOK, contentType: c.accept.Name, body: c.accept.Bytes(s)}, nil
+	return &Answer{Code: http.StatusOK, ContentType: c.accept.Name, Body: c.accept.Bytes(s)}, nil
 }
 
 // rescale stores the number of replicas that the client sends.
-func (c *call) rescale() (*store.Item, error) {
-	c.s.store.Begin()
-	defer c.s.store.Commit()
+func (c *Call) rescale() (*store.Item, error) {
+	c.s.Store.Begin()
+	defer c.s.Store.Commit()
 	old := c.table().Items[c.key()]
 	if old == nil {
 		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
@@ -82,7 +83,7 @@ func (c *call) rescale() (*store.Item, error) {
 }
 
 // sentScale returns the Scale in the body, or the stored one with the patch in the body.
-func (c *call) sentScale(was *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+func (c *Call) sentScale(was *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 	if c.r.Verb == "update" {
 		obj, err := c.decodeAs(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
 		if err != nil {
@@ -94,9 +95,9 @@ func (c *call) sentScale(was *autoscalingv1.Scale) (*autoscalingv1.Scale, error)
 	var err error
 	switch c.r.PatchType {
 	case types.JSONPatchType:
-		doc, err = jsonPatch(doc, c.r.Body)
+		doc, err = patch.JSON(doc, c.r.Body)
 	case types.MergePatchType, types.StrategicMergePatchType: // a Scale has no lists, so they are the same
-		doc, err = mergeJSON(doc, c.r.Body)
+		doc, err = patch.Merge(doc, c.r.Body)
 	default:
 		return nil, unsupportedBody("application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json")
 	}

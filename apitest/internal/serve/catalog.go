@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"reflect"
@@ -47,9 +47,9 @@ func (s *Server) kindNamed(gk schema.GroupKind) *rules.Kind {
 	return s.own.ByGroupKind[gk]
 }
 
-// kindOf returns the kind of an object. It panics if the server does not have
+// KindOf returns the kind of an object. It panics if the server does not have
 // the kind, which is a mistake in a test.
-func (s *Server) kindOf(obj runtime.Object) (*rules.Kind, int) {
+func (s *Server) KindOf(obj runtime.Object) (*rules.Kind, int) {
 	s.mu.Lock()
 	r, ok := s.own.ByType[reflect.TypeOf(obj)]
 	if !ok {

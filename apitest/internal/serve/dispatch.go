@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"fmt"
@@ -17,18 +17,18 @@ import (
 	"github.com/kubewright/kubewright/apitest/internal/codec"
 )
 
-// serve returns the answer to the request.
-func (c *call) serve() *answer {
+// Serve answers the request.
+func (c *Call) Serve() *Answer {
 	a, err := c.dispatch()
 	if err != nil {
-		a = c.failure(err)
+		a = c.Failure(err)
 	} else {
-		a.warnings = c.warnings
+		a.Warnings = c.warnings
 	}
-	for _, f := range c.served {
-		r := *c.r
-		r.Code = a.code
-		f(r)
+	for _, f := range c.Served {
+		r := *c.r // a copy: the request is in the journal
+		r.Code = a.Code
+		f(&r)
 	}
 	return a
 }
@@ -36,7 +36,7 @@ func (c *call) serve() *answer {
 // maxBody is the size of a request's body, in bytes, that the server reads.
 const maxBody = 3 << 20
 
-func (c *call) dispatch() (*answer, error) {
+func (c *Call) dispatch() (*Answer, error) {
 	var ok bool
 	if strings.TrimSuffix(c.r.Path, "/") == "/version" {
 		return c.version()
@@ -66,16 +66,16 @@ func (c *call) dispatch() (*answer, error) {
 				"only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf")
 		}
 	}
-	if err := c.s.authorize(c); err != nil {
+	if err := c.authorize(); err != nil {
 		return nil, err
 	}
-	if w := c.kind.Views[c.view].Deprecation(c.kind, c.s.minor); w != "" {
+	if w := c.kind.Views[c.view].Deprecation(c.kind, c.s.Minor); w != "" {
 		c.warnings = append(c.warnings, w)
 	}
 	switch {
-	case c.r.nested && !c.kind.Namespaced, !c.r.nested && c.kind.Namespaced && c.r.named:
+	case c.r.Nested && !c.kind.Namespaced, !c.r.Nested && c.kind.Namespaced && c.r.Named:
 		return nil, notFound("")
-	case c.r.Method == http.MethodHead, !c.r.nested && c.kind.Namespaced && c.r.Verb != "list" && c.r.Verb != "watch":
+	case c.r.Method == http.MethodHead, !c.r.Nested && c.kind.Namespaced && c.r.Verb != "list" && c.r.Verb != "watch":
 		return nil, methodNotAllowed()
 	case !c.accept.Serves(c.r.Verb):
 		return nil, notAcceptable()
@@ -120,12 +120,12 @@ func (c *call) dispatch() (*answer, error) {
 }
 
 // posted are the functions for the subresources that a client creates.
-var posted = map[string]func(c *call) (*answer, error){
+var posted = map[string]func(c *Call) (*Answer, error){
 	"pods/binding": bind, "pods/eviction": evict, "serviceaccounts/token": requestToken,
 }
 
 // special serves a subresource that a client creates.
-func (c *call) special() (*answer, error) {
+func (c *Call) special() (*Answer, error) {
 	if c.r.Verb != "create" {
 		return nil, methodNotAllowed()
 	}

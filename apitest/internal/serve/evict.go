@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"errors"
@@ -16,13 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
+	"github.com/kubewright/kubewright/apitest/internal/request"
 	"github.com/kubewright/kubewright/apitest/internal/rules"
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
 // evict is pods/eviction: a deletion with a reason, if the PodDisruptionBudget of the pod
 // allows it.
-func evict(c *call) (*answer, error) {
+func evict(c *Call) (*Answer, error) {
 	obj, err := c.decodeAs(policyv1.SchemeGroupVersion.WithKind("Eviction"))
 	if err != nil {
 		return nil, err
@@ -33,8 +34,8 @@ func evict(c *call) (*answer, error) {
 	})
 }
 
-func (c *call) evictPod(opts metav1.DeleteOptions, old *store.Item, pod *corev1.Pod) error {
-	if err := c.s.nodeRestriction(c, nil, old.Obj); err != nil {
+func (c *Call) evictPod(opts metav1.DeleteOptions, old *store.Item, pod *corev1.Pod) error {
+	if err := c.restrict(nil, old.Obj); err != nil {
 		return err
 	}
 	dryRun := c.r.DryRun || len(opts.DryRun) > 0
@@ -50,12 +51,12 @@ func (c *call) evictPod(opts metav1.DeleteOptions, old *store.Item, pod *corev1.
 	}
 	if rules.SetPodCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
 		Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"}) {
-		old = c.s.store.Put(c.table(), pod, old)
+		old = c.s.Store.Put(c.table(), pod, old)
 	}
 	// The server deletes the pod itself: NodeRestriction has admitted the eviction.
 	own := *c
 	req := *c.r
-	req.User = admin
+	req.User = request.Admin
 	own.r = &req
 	_, _, err := own.removeOne(old, opts)
 	return err
@@ -67,12 +68,12 @@ const maxDisrupted = 2000
 
 // disrupt counts an eviction against the budget of the pod, or returns why the budget does
 // not allow it. The store must be locked.
-func (c *call) disrupt(pod *corev1.Pod, dryRun bool) error {
+func (c *Call) disrupt(pod *corev1.Pod, dryRun bool) error {
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodPending, pod.DeletionTimestamp != nil:
 		return nil // no disruption
 	}
-	t := c.s.store.Table(c.s.builtin.ByGroupKind[schema.GroupKind{Group: policyv1.GroupName, Kind: "PodDisruptionBudget"}])
+	t := c.s.Store.Table(c.s.builtin.ByGroupKind[schema.GroupKind{Group: policyv1.GroupName, Kind: "PodDisruptionBudget"}])
 	var guards []*store.Item
 	for _, it := range t.Sorted(pod.Namespace) {
 		selector, err := metav1.LabelSelectorAsSelector(it.Obj.(*policyv1.PodDisruptionBudget).Spec.Selector)
@@ -98,7 +99,7 @@ func (c *call) disrupt(pod *corev1.Pod, dryRun bool) error {
 		return err
 	}
 	if !dryRun {
-		c.s.store.Put(t, b, guards[0])
+		c.s.Store.Put(t, b, guards[0])
 	}
 	return nil
 }

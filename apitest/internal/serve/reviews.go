@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"net/http"
@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/request"
 )
 
 // reviews returns a new object for a resource that asks the authorizer, or about a user,
@@ -35,11 +36,11 @@ func reviews(gv schema.GroupVersion, resource string) runtime.Object {
 }
 
 // review answers a request for a decision of the authorizer.
-func (c *call) review(obj runtime.Object) (*answer, error) {
+func (c *Call) review(obj runtime.Object) (*Answer, error) {
 	if c.r.Verb != "create" {
 		return nil, methodNotAllowed()
 	}
-	if err := c.s.authorize(c); err != nil {
+	if err := c.authorize(); err != nil {
 		return nil, err
 	}
 	media := codec.JSON
@@ -52,7 +53,7 @@ func (c *call) review(obj runtime.Object) (*answer, error) {
 	var err error
 	switch review := obj.(type) {
 	case *authorizationv1.SubjectAccessReview:
-		user := User{Name: review.Spec.User, Groups: review.Spec.Groups}
+		user := request.User{Name: review.Spec.User, Groups: review.Spec.Groups}
 		if user.Name == "" && len(user.Groups) == 0 {
 			return nil, c.invalidReview("SubjectAccessReview", field.Invalid(field.NewPath("spec", "user"), "", "at least one of user or group must be specified"))
 		}
@@ -66,8 +67,8 @@ func (c *call) review(obj runtime.Object) (*answer, error) {
 		review.TypeMeta = metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenReview"}
 	case *authenticationv1.SelfSubjectReview:
 		groups := slices.Clone(c.r.User.Groups)
-		if !slices.Contains(groups, groupAuthenticated) {
-			groups = append(groups, groupAuthenticated)
+		if !slices.Contains(groups, request.GroupAuthenticated) {
+			groups = append(groups, request.GroupAuthenticated)
 		}
 		review.Status.UserInfo = authenticationv1.UserInfo{Username: c.r.User.Name, Groups: groups}
 		review.TypeMeta = metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectReview"}
@@ -75,12 +76,12 @@ func (c *call) review(obj runtime.Object) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &answer{code: http.StatusCreated, contentType: c.accept.Name, body: c.accept.Media.Bytes(obj)}, nil
+	return &Answer{Code: http.StatusCreated, ContentType: c.accept.Name, Body: c.accept.Media.Bytes(obj)}, nil
 }
 
 // decide asks the authorizer in use whether user may send the described request.
-func (c *call) decide(kind string, user User, resource *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) (status authorizationv1.SubjectAccessReviewStatus, err error) {
-	r := Request{User: user}
+func (c *Call) decide(kind string, user request.User, resource *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) (status authorizationv1.SubjectAccessReviewStatus, err error) {
+	r := request.Request{User: user}
 	switch {
 	case (resource == nil) == (path == nil):
 		return status, c.invalidReview(kind, field.Invalid(field.NewPath("spec", "resourceAttributes"), resource, "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
@@ -90,14 +91,10 @@ func (c *call) decide(kind string, user User, resource *authorizationv1.Resource
 	default:
 		r.Verb, r.Path = path.Verb, path.Path
 	}
-	if user.in(groupMasters) {
-		status.Allowed = true
-		return status, nil
-	}
-	status.Allowed, status.Reason = c.s.authorizerInUse().Authorize(c.s, r)
+	status.Allowed, status.Reason = c.s.allowed(&r)
 	return status, nil
 }
 
-func (c *call) invalidReview(kind string, problem *field.Error) error {
+func (c *Call) invalidReview(kind string, problem *field.Error) error {
 	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName, Kind: kind}, "", field.ErrorList{problem})
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package patch
 
 import (
 	"encoding/json"
@@ -14,172 +14,9 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	apijson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/apimachinery/pkg/util/mergepatch"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	"k8s.io/apimachinery/pkg/util/validation/field"
-
-	"github.com/kubewright/kubewright/apitest/internal/codec"
-	"github.com/kubewright/kubewright/apitest/internal/store"
 )
-
-func (c *call) patch() (*answer, error) {
-	switch c.r.PatchType {
-	case types.ApplyYAMLPatchType:
-		return c.apply()
-	case types.JSONPatchType, types.MergePatchType:
-	case types.StrategicMergePatchType:
-		if !c.kind.Dynamic {
-			break
-		}
-		return nil, unsupportedBody("application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml")
-	default:
-		e := statusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
-		e.ErrStatus.Details = &metav1.StatusDetails{}
-		return nil, e
-	}
-	if !c.r.named {
-		return nil, methodNotAllowed()
-	}
-	if err := c.checkOptions("PatchOptions"); err != nil {
-		return nil, err
-	}
-	it, err := c.applyPatch()
-	if err != nil {
-		return nil, err
-	}
-	return c.object(http.StatusOK, it)
-}
-
-func (c *call) applyPatch() (*store.Item, error) {
-	c.s.store.Begin()
-	defer c.s.store.Commit()
-	old := c.table().Items[c.key()]
-	if old == nil {
-		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
-	}
-	obj, err := c.patched(old)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.matchName(obj); err != nil {
-		return nil, err
-	}
-	return c.replace(c.newWrite(), obj, old)
-}
-
-// patched returns old with the patch applied, in the stored version.
-func (c *call) patched(old *store.Item) (runtime.Object, error) {
-	gvk := c.kind.Views[c.view].GV.WithKind(c.kind.Name)
-	was := codec.JSON.Bytes(c.kind.ConvertTo(old.Obj, c.view))
-	now, err := c.patchJSON(was)
-	if err != nil {
-		return nil, err
-	}
-	dec := c.kind.Decoder(codec.JSON, c.query.Get("fieldValidation") != metav1.FieldValidationIgnore)
-	obj, got, err := dec.Decode(now, &gvk, nil)
-	if err != nil {
-		strict, isStrict := runtime.AsStrictDecodingError(err)
-		if !isStrict || obj == nil || c.query.Get("fieldValidation") == metav1.FieldValidationStrict {
-			return nil, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{
-				field.Invalid(field.NewPath("patch"), string(now), err.Error())})
-		}
-		for _, e := range strict.Errors() {
-			c.warnings = append(c.warnings, e.Error())
-		}
-	}
-	if *got != gvk {
-		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), string(now),
-			fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), gvk.GroupVersion()))})
-	}
-	return c.kind.ConvertFrom(obj, c.view), nil
-}
-
-func (c *call) patchJSON(was []byte) ([]byte, error) {
-	switch c.r.PatchType {
-	case types.StrategicMergePatchType:
-		return c.strategicMerge(was)
-	case types.JSONPatchType:
-		return jsonPatch(was, c.r.Body)
-	}
-	return mergeJSON(was, c.r.Body)
-}
-
-// mergeJSON applies a JSON merge patch to a document.
-func mergeJSON(was, patch []byte) ([]byte, error) {
-	var doc, p any
-	if err := json.Unmarshal(was, &doc); err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(patch, &p); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	if _, ok := p.(map[string]any); !ok {
-		return nil, apierrors.NewBadRequest("Invalid JSON Patch")
-	}
-	return json.Marshal(mergePatch(doc, p))
-}
-
-// strategicMerge applies a strategic merge patch. The patch can't change kind and
-// apiVersion. apimachinery panics on some patches that don't fit the kind.
-func (c *call) strategicMerge(was []byte) (now []byte, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("the patch does not fit: %v", p)
-		}
-	}()
-	var doc, patch, merged map[string]any
-	if err := json.Unmarshal(c.r.Body, &patch); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	if err := json.Unmarshal(was, &doc); err != nil {
-		return nil, err
-	}
-	now, err = strategicpatch.StrategicMergePatch(was, c.r.Body, c.kind.Zero(c.view))
-	switch err {
-	case nil:
-	case mergepatch.ErrBadJSONDoc, mergepatch.ErrBadPatchFormatForPrimitiveList, mergepatch.ErrBadPatchFormatForRetainKeys,
-		mergepatch.ErrBadPatchFormatForSetElementOrderList, mergepatch.ErrUnsupportedStrategicMergePatchFormat:
-		return nil, apierrors.NewBadRequest(err.Error())
-	default:
-		return nil, err // 500 on the real server too
-	}
-	if err := json.Unmarshal(now, &merged); err != nil {
-		return nil, err
-	}
-	for _, name := range []string{"kind", "apiVersion"} {
-		if merged[name] == doc[name] {
-			continue
-		}
-		merged["kind"], merged["apiVersion"] = doc["kind"], doc["apiVersion"]
-		return json.Marshal(merged)
-	}
-	return now, nil
-}
-
-// mergePatch applies a JSON merge patch (RFC 7386).
-func mergePatch(doc, patch any) any {
-	p, ok := patch.(map[string]any)
-	if !ok {
-		return patch
-	}
-	d, ok := doc.(map[string]any)
-	if !ok {
-		d = map[string]any{}
-	}
-	for k, v := range p {
-		if v == nil {
-			delete(d, k)
-		} else {
-			d[k] = mergePatch(d[k], v)
-		}
-	}
-	return d
-}
 
 // jsonOperation is one step of a JSON patch (RFC 6902).
 type jsonOperation struct {
@@ -192,12 +29,12 @@ type jsonOperation struct {
 // maxOperations is the largest number of operations of a JSON patch.
 const maxOperations = 10_000
 
-// jsonPatch applies a JSON patch. The error is 400 if the patch can't be decoded,
+// JSON applies a JSON patch. The error is 400 if the patch can't be decoded,
 // and 422 if it does not apply, as on the real server, which takes more than RFC
 // 6902 allows: a replace and a copy of fields that do not exist, a test of them
 // for null, operations without a value, negative indices, and a path without its
 // first slash.
-func jsonPatch(doc, patch []byte) ([]byte, error) {
+func JSON(doc, patch []byte) ([]byte, error) {
 	var ops []jsonOperation
 	if err := apijson.Unmarshal(patch, &ops); err != nil { // the names of fields are case-sensitive
 		return nil, apierrors.NewBadRequest(err.Error())

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"encoding/base64"
@@ -27,11 +27,12 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/request"
 	"github.com/kubewright/kubewright/apitest/internal/rules"
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
-func (c *call) get() (*answer, error) {
+func (c *Call) get() (*Answer, error) {
 	rv := c.query.Get("resourceVersion")
 	if _, err := parseRV(rv); err != nil {
 		return nil, errors.New(err.Error()) // 500, unlike that of a list
@@ -40,7 +41,7 @@ func (c *call) get() (*answer, error) {
 		return nil, err
 	}
 	it, err := c.lookup()
-	if until := c.s.watches.of(c.r).until; rv != "" && until != math.MaxUint64 {
+	if until := c.s.watches.of(c.r).Until; rv != "" && until != math.MaxUint64 {
 		it, err = c.lookupAt(until)
 	}
 	if err != nil {
@@ -50,8 +51,8 @@ func (c *call) get() (*answer, error) {
 }
 
 // lookup finds the object that the path names.
-func (c *call) lookup() (*store.Item, error) {
-	st := c.s.store
+func (c *Call) lookup() (*store.Item, error) {
+	st := c.s.Store
 	st.Lock()
 	it := c.table().Items[c.key()]
 	st.Unlock()
@@ -62,8 +63,8 @@ func (c *call) lookup() (*store.Item, error) {
 }
 
 // lookupAt finds the object that the path names as it was at rv.
-func (c *call) lookupAt(rv uint64) (*store.Item, error) {
-	st := c.s.store
+func (c *Call) lookupAt(rv uint64) (*store.Item, error) {
+	st := c.s.Store
 	st.Lock()
 	items, _ := c.table().At(rv)
 	it := items[c.key()]
@@ -89,14 +90,14 @@ func parseRV(rv string) (uint64, error) {
 const freshWait = 3 * time.Second
 
 // waitFresh waits until the store has reached resourceVersion rv.
-func (c *call) waitFresh(rv string) error {
+func (c *Call) waitFresh(rv string) error {
 	want, err := parseRV(rv)
 	if err != nil {
 		return err
 	}
-	st := c.s.store
+	st := c.s.Store
 	for deadline := time.Now().Add(freshWait); ; {
-		until := c.s.watches.of(c.r).until
+		until := c.s.watches.of(c.r).Until
 		st.Lock()
 		have := min(st.RV, until)
 		st.Unlock()
@@ -108,7 +109,7 @@ func (c *call) waitFresh(rv string) error {
 			e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 			return e
 		}
-		if err := sleep(c.ctx, 50*time.Millisecond); err != nil {
+		if err := request.Sleep(c.ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -162,7 +163,7 @@ func parseContinue(s string) (t continueToken, err error) {
 	return t, nil
 }
 
-func (c *call) list() (*answer, error) {
+func (c *Call) list() (*Answer, error) {
 	sel, err := c.selector()
 	if err != nil {
 		return nil, err
@@ -193,10 +194,10 @@ func (c *call) list() (*answer, error) {
 
 // page selects the objects of a list. more is how many are left for further
 // pages, nil if this is the last.
-func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*store.Item, rv uint64, more *int, err error) {
-	until := c.s.watches.of(c.r).until
+func (c *Call) page(sel *selector, opts *metav1.ListOptions) (items []*store.Item, rv uint64, more *int, err error) {
+	until := c.s.watches.of(c.r).Until
 	var first store.Key
-	st := c.s.store
+	st := c.s.Store
 	st.Lock()
 	defer st.Unlock()
 	t := c.table()
@@ -244,21 +245,21 @@ func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*store.Ite
 
 // encodeList encodes stored objects as a list of their kind. The objects in a list
 // have no kind and apiVersion.
-func (c *call) encodeList(items []*store.Item, m metav1.ListMeta) (*answer, error) {
+func (c *Call) encodeList(items []*store.Item, m metav1.ListMeta) (*Answer, error) {
 	if c.accept.Partial {
 		list := &metav1.PartialObjectMetadataList{ListMeta: m, Items: make([]metav1.PartialObjectMetadata, 0, len(items))}
 		list.SetGroupVersionKind(codec.MetaV1.WithKind("PartialObjectMetadataList"))
 		for _, it := range items {
 			list.Items = append(list.Items, *codec.PartialOf(it.Obj))
 		}
-		return &answer{code: http.StatusOK, contentType: c.accept.Name, body: c.accept.Bytes(list)}, nil
+		return &Answer{Code: http.StatusOK, ContentType: c.accept.Name, Body: c.accept.Bytes(list)}, nil
 	}
 	gvk := c.kind.Views[c.view].GV.WithKind(c.kind.Name + "List")
 	elements := make([][]byte, len(items))
 	for i, it := range items {
 		elements[i] = it.EncodedAs(c.kind, c.view, c.accept.Media, store.InList)
 	}
-	return &answer{code: http.StatusOK, contentType: c.accept.Name, body: c.accept.EncodeElements(gvk, m, elements)}, nil
+	return &Answer{Code: http.StatusOK, ContentType: c.accept.Name, Body: c.accept.EncodeElements(gvk, m, elements)}, nil
 }
 
 // selector selects the objects of a list, watch or deletecollection.
@@ -270,8 +271,8 @@ type selector struct {
 	minor     int // the server's minor version
 }
 
-func (c *call) selector() (*selector, error) {
-	sel := &selector{kind: c.kind, minor: c.s.minor, labels: labels.Everything()}
+func (c *Call) selector() (*selector, error) {
+	sel := &selector{kind: c.kind, minor: c.s.Minor, labels: labels.Everything()}
 	if c.kind.Namespaced {
 		sel.namespace = c.r.Namespace
 	}
@@ -347,7 +348,7 @@ func (sel *selector) matches(obj runtime.Object) bool {
 }
 
 // listOptions reads and validates the options of a list or watch.
-func (c *call) listOptions(watchListOK bool) (*metav1.ListOptions, error) {
+func (c *Call) listOptions(watchListOK bool) (*metav1.ListOptions, error) {
 	opts := &metav1.ListOptions{}
 	q := url.Values{}
 	for k, v := range c.query {

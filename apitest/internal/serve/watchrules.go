@@ -1,32 +1,35 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"math"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kubewright/kubewright/apitest/internal/request"
 )
 
 // watchRules are delays of the watches that match.
 type watchRules struct {
 	mu      sync.Mutex
-	list    []*watchRule
+	list    []*Rule
 	changed chan struct{} // closed when a rule is removed; nil if no reader has asked for it
 }
 
-type watchRule struct {
-	match   Match
-	lag     time.Duration
-	stalled bool
-	until   uint64 // later changes are held back
+// Rule delays the watches that match, and holds back changes from reads.
+type Rule struct {
+	Match   request.Match
+	Lag     time.Duration
+	Stalled bool
+	Until   uint64 // later changes are held back
 }
 
 // of returns the sum of the rules for a request. Its match is not used.
-func (ws *watchRules) of(r *Request) (sum watchRule) {
-	sum.until = math.MaxUint64
+func (ws *watchRules) of(r *request.Request) (sum Rule) {
+	sum.Until = math.MaxUint64
 	ws.mu.Lock()
 	if len(ws.list) == 0 {
 		ws.mu.Unlock()
@@ -35,10 +38,10 @@ func (ws *watchRules) of(r *Request) (sum watchRule) {
 	list := slices.Clone(ws.list)
 	ws.mu.Unlock()
 	for _, rule := range list {
-		if rule.match.matches(r) {
-			sum.lag = max(sum.lag, rule.lag)
-			sum.stalled = sum.stalled || rule.stalled
-			sum.until = min(sum.until, rule.until)
+		if rule.Match.Matches(r) {
+			sum.Lag = max(sum.Lag, rule.Lag)
+			sum.Stalled = sum.Stalled || rule.Stalled
+			sum.Until = min(sum.Until, rule.Until)
 		}
 	}
 	return sum

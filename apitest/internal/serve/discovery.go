@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"net/http"
@@ -20,11 +20,11 @@ import (
 )
 
 // discover serves the paths that are not resources.
-func (c *call) discover() (*answer, error) {
+func (c *Call) discover() (*Answer, error) {
 	if c.r.Method != http.MethodGet {
 		get := *c.r
 		get.Method = http.MethodGet
-		if _, err := (&call{s: c.s, r: &get, ctx: c.ctx, accept: c.accept}).discover(); err != nil {
+		if _, err := (&Call{s: c.s, r: &get, ctx: c.ctx, accept: c.accept}).discover(); err != nil {
 			return nil, err
 		}
 		return nil, methodNotAllowed()
@@ -38,7 +38,7 @@ func (c *call) discover() (*answer, error) {
 	case "":
 		return c.rootPaths()
 	case "/healthz", "/livez", "/readyz":
-		return &answer{code: http.StatusOK, contentType: "text/plain; charset=utf-8", body: []byte("ok")}, nil
+		return &Answer{Code: http.StatusOK, ContentType: "text/plain; charset=utf-8", Body: []byte("ok")}, nil
 	case "/api", "/apis":
 		if aggregated {
 			return c.aggregated(path == "/api")
@@ -65,7 +65,7 @@ func (c *call) discover() (*answer, error) {
 }
 
 // rootPaths lists the paths of groups and versions.
-func (c *call) rootPaths() (*answer, error) {
+func (c *Call) rootPaths() (*Answer, error) {
 	paths := []string{"/api", "/apis"}
 	for _, gvs := range c.s.versions() {
 		root := "/api"
@@ -80,17 +80,17 @@ func (c *call) rootPaths() (*answer, error) {
 	paths = append(paths, "/healthz", "/livez", "/readyz", "/version")
 	slices.Sort(paths)
 	body, err := json.Marshal(metav1.RootPaths{Paths: paths})
-	return &answer{code: http.StatusOK, contentType: codec.JSONType, body: body}, err
+	return &Answer{Code: http.StatusOK, ContentType: codec.JSONType, Body: body}, err
 }
 
 // made returns an answer whose body is an object that is not stored.
-func (c *call) made(obj runtime.Object) (*answer, error) {
-	return &answer{code: http.StatusOK, contentType: c.accept.Name, body: c.accept.Bytes(obj)}, nil
+func (c *Call) made(obj runtime.Object) (*Answer, error) {
+	return &Answer{Code: http.StatusOK, ContentType: c.accept.Name, Body: c.accept.Bytes(obj)}, nil
 }
 
 // version serves /version, which has JSON only, whatever the parameters of an
 // Accept header say.
-func (c *call) version() (*answer, error) {
+func (c *Call) version() (*Answer, error) {
 	accepts := func(clause string) bool {
 		return codec.MediaOf(clause) == codec.JSONType || codec.MediaOf(clause) == "*/*"
 	}
@@ -100,14 +100,14 @@ func (c *call) version() (*answer, error) {
 	case c.r.Accept != "" && !slices.ContainsFunc(strings.Split(c.r.Accept, ","), accepts):
 		return nil, notAcceptable()
 	}
-	git := c.s.opts.Version
+	git := c.s.Version
 	major, rest, _ := strings.Cut(strings.TrimPrefix(git, "v"), ".")
 	minor, _, _ := strings.Cut(rest, ".")
 	body, err := json.Marshal(version.Info{Major: major, Minor: minor, GitVersion: git, GoVersion: "go1.26", Compiler: "gc", Platform: "linux/amd64"})
 	if err != nil {
 		return nil, err
 	}
-	return &answer{code: http.StatusOK, contentType: codec.JSONType, body: body}, nil
+	return &Answer{Code: http.StatusOK, ContentType: codec.JSONType, Body: body}, nil
 }
 
 // versions are the served group versions: groups in a fixed order, in each the
@@ -140,7 +140,7 @@ func apiGroup(gvs []schema.GroupVersion) metav1.APIGroup {
 	return g
 }
 
-func (c *call) groups() (*answer, error) {
+func (c *Call) groups() (*Answer, error) {
 	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
 	for _, gvs := range c.s.versions() {
 		if gvs[0].Group != "" {
@@ -150,7 +150,7 @@ func (c *call) groups() (*answer, error) {
 	return c.made(list)
 }
 
-func (c *call) group(name string) (*answer, error) {
+func (c *Call) group(name string) (*Answer, error) {
 	for _, gvs := range c.s.versions() {
 		if gvs[0].Group == name && name != "" {
 			g := apiGroup(gvs)
@@ -161,7 +161,7 @@ func (c *call) group(name string) (*answer, error) {
 	return nil, errNoPath
 }
 
-func (c *call) resources(gv schema.GroupVersion) (*answer, error) {
+func (c *Call) resources(gv schema.GroupVersion) (*Answer, error) {
 	if !c.s.serves(gv) {
 		return nil, errNoPath
 	}
@@ -184,7 +184,7 @@ func (c *call) resources(gv schema.GroupVersion) (*answer, error) {
 }
 
 // kindsIn are the kinds of one group version by the names of their resources.
-func (c *call) kindsIn(gv schema.GroupVersion) (out []*rules.Kind) {
+func (c *Call) kindsIn(gv schema.GroupVersion) (out []*rules.Kind) {
 	for _, k := range c.s.kinds() {
 		if slices.ContainsFunc(k.Views, func(v rules.View) bool { return v.GV == gv }) {
 			out = append(out, k)
@@ -195,7 +195,7 @@ func (c *call) kindsIn(gv schema.GroupVersion) (out []*rules.Kind) {
 }
 
 // aggregated is all of discovery in one document, for /api or for /apis.
-func (c *call) aggregated(legacy bool) (*answer, error) {
+func (c *Call) aggregated(legacy bool) (*Answer, error) {
 	list := apidiscovery.APIGroupDiscoveryList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"},
 		Items:    []apidiscovery.APIGroupDiscovery{},
@@ -218,7 +218,7 @@ func (c *call) aggregated(legacy bool) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &answer{code: http.StatusOK, contentType: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", body: body}, nil
+	return &Answer{Code: http.StatusOK, ContentType: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", Body: body}, nil
 }
 
 func discovered(k *rules.Kind, gv schema.GroupVersion) apidiscovery.APIResourceDiscovery {

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"errors"
@@ -18,18 +18,18 @@ import (
 )
 
 // success returns the answer to a create that stores no object.
-func (c *call) success() (*answer, error) {
-	return &answer{code: http.StatusCreated, contentType: c.accept.Name, body: encodeStatus(c.accept.Media, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})}, nil
+func (c *Call) success() (*Answer, error) {
+	return &Answer{Code: http.StatusCreated, ContentType: c.accept.Name, Body: encodeStatus(c.accept.Media, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})}, nil
 }
 
 // onPod calls do with the pod in the path. name, from the object in the body, must
 // be the name of the pod. do is called with the store locked.
-func (c *call) onPod(kind, name string, do func(old *store.Item, pod *corev1.Pod) error) (*answer, error) {
+func (c *Call) onPod(kind, name string, do func(old *store.Item, pod *corev1.Pod) error) (*Answer, error) {
 	if name != c.r.Name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in " + kind + " object")
 	}
-	c.s.store.Begin()
-	defer c.s.store.Commit()
+	c.s.Store.Begin()
+	defer c.s.Store.Commit()
 	old := c.table().Items[c.key()]
 	if old == nil {
 		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
@@ -41,7 +41,7 @@ func (c *call) onPod(kind, name string, do func(old *store.Item, pod *corev1.Pod
 }
 
 // bind is pods/binding: it assigns a pod to a node, once.
-func bind(c *call) (*answer, error) {
+func bind(c *Call) (*Answer, error) {
 	obj, err := c.decodeAs(corev1.SchemeGroupVersion.WithKind("Binding"))
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func bind(c *call) (*answer, error) {
 	return c.onPod("Binding", b.Name, func(old *store.Item, pod *corev1.Pod) error { return c.bindTo(b, old, pod) })
 }
 
-func (c *call) bindTo(b *corev1.Binding, old *store.Item, pod *corev1.Pod) error {
+func (c *Call) bindTo(b *corev1.Binding, old *store.Item, pod *corev1.Pod) error {
 	conflict := func(format string, args ...any) error {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, c.r.Name, fmt.Errorf(format, args...))
 	}
@@ -79,7 +79,7 @@ func (c *call) bindTo(b *corev1.Binding, old *store.Item, pod *corev1.Pod) error
 	}
 	rules.SetPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
 	if !c.r.DryRun {
-		c.s.store.Put(c.table(), pod, old)
+		c.s.Store.Put(c.table(), pod, old)
 	}
 	return nil
 }

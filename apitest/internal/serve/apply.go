@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"errors"
@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/request"
 	"github.com/kubewright/kubewright/apitest/internal/rules"
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
@@ -67,11 +68,11 @@ func resolve(k *rules.Kind, it *store.Item, v int) (runtime.Object, error) {
 }
 
 // apply serves a PATCH that is a server-side apply.
-func (c *call) apply() (*answer, error) {
-	if !c.r.named {
+func (c *Call) apply() (*Answer, error) {
+	if !c.r.Named {
 		return nil, methodNotAllowed()
 	}
-	force := isSet(c.query, "force")
+	force := request.IsSet(c.query, "force")
 	opts := &metav1.PatchOptions{DryRun: c.query["dryRun"], FieldManager: c.r.FieldManager, Force: &force, FieldValidation: c.query.Get("fieldValidation")}
 	if errs := metav1validation.ValidatePatchOptions(opts, types.ApplyPatchType); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "PatchOptions"}, "", errs)
@@ -108,13 +109,13 @@ func (c *call) apply() (*answer, error) {
 	c.keepTo(patch)
 	_, err = c.lookup()
 	if mayCreate := err != nil && c.r.Subresource == ""; mayCreate {
-		if err := c.s.authorizeCreate(c); err != nil {
+		if err := c.authorizeCreate(); err != nil {
 			return nil, err
 		}
 	}
-	c.s.store.Begin()
+	c.s.Store.Begin()
 	it, code, err := c.merge(patch, force)
-	c.s.store.Commit()
+	c.s.Store.Commit()
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +124,7 @@ func (c *call) apply() (*answer, error) {
 
 // checkMetaTypes returns an error if the metadata in the apply of a custom resource
 // does not have the types of ObjectMeta. The real server answers 500 too.
-func (c *call) checkMetaTypes(patch *unstructured.Unstructured) error {
+func (c *Call) checkMetaTypes(patch *unstructured.Unstructured) error {
 	if !c.kind.Dynamic {
 		return nil
 	}
@@ -152,7 +153,7 @@ func (c *call) checkMetaTypes(patch *unstructured.Unstructured) error {
 
 // keepTo removes from an apply the fields that its path must not change, so that
 // its manager does not own them.
-func (c *call) keepTo(patch *unstructured.Unstructured) {
+func (c *Call) keepTo(patch *unstructured.Unstructured) {
 	if !c.kind.Status {
 		return
 	}
@@ -168,7 +169,7 @@ func (c *call) keepTo(patch *unstructured.Unstructured) {
 }
 
 // merge merges an apply into the stored object. The store must be locked.
-func (c *call) merge(patch *unstructured.Unstructured, force bool) (*store.Item, int, error) {
+func (c *Call) merge(patch *unstructured.Unstructured, force bool) (*store.Item, int, error) {
 	k := c.kind
 	fm, err := k.FieldManager(c.view, c.r.Subresource)
 	if err != nil {
@@ -217,7 +218,7 @@ func (w *write) manage(obj runtime.Object, old *store.Item) (changed bool) {
 	if w.applied {
 		return old == nil || !sameManagers(m.GetManagedFields(), codec.MetaOf(old.Obj).GetManagedFields())
 	}
-	if w.s.opts.ManagedFields || old != nil && old.Tracked {
+	if w.s.ManagedFields || old != nil && old.Tracked {
 		w.exact = true
 		return w.track(obj, old)
 	}

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"cmp"
@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/request"
 	"github.com/kubewright/kubewright/apitest/internal/rules"
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
@@ -30,7 +31,7 @@ import (
 // write describes a write to the hooks of a kind.
 type write struct {
 	s    *Server
-	r    *Request
+	r    *request.Request
 	kind *rules.Kind
 	view int
 	by   *metav1.ManagedFieldsEntry // the writer, once manage has been called
@@ -40,17 +41,17 @@ type write struct {
 	rules   rules.Write
 }
 
-func (c *call) newWrite() *write {
+func (c *Call) newWrite() *write {
 	return &write{s: c.s, r: c.r, kind: c.kind, by: store.Unmanaged, view: c.view, rules: rules.Write{
-		Group: c.kind.Views[c.view].GV.Group, Subresource: c.r.Subresource, Minor: c.s.minor, Now: metav1.Now().Rfc3339Copy(),
-		On:      func(gate string) bool { return c.s.gate(Gate(gate)) },
+		Group: c.kind.Views[c.view].GV.Group, Subresource: c.r.Subresource, Minor: c.s.Minor, Now: metav1.Now().Rfc3339Copy(),
+		On:      c.s.gate,
 		Objects: c.s.objects,
 	}}
 }
 
 // objects returns the objects of a built-in kind. The store must be locked.
 func (s *Server) objects(gk schema.GroupKind) (out []runtime.Object) {
-	for _, it := range s.store.Table(s.builtin.ByGroupKind[gk]).Sorted("") {
+	for _, it := range s.Store.Table(s.builtin.ByGroupKind[gk]).Sorted("") {
 		out = append(out, it.Obj)
 	}
 	return out
@@ -58,7 +59,7 @@ func (s *Server) objects(gk schema.GroupKind) (out []runtime.Object) {
 
 // matchNamespace sets the namespace of obj to that of the request. It returns an
 // error if obj has another namespace.
-func (c *call) matchNamespace(obj runtime.Object) error {
+func (c *Call) matchNamespace(obj runtime.Object) error {
 	want := ""
 	if c.kind.Namespaced {
 		want = c.r.Namespace
@@ -75,12 +76,12 @@ func (c *call) matchNamespace(obj runtime.Object) error {
 }
 
 // checkOptions validates the options of a write in the query.
-func (c *call) checkOptions(kind string) error {
+func (c *Call) checkOptions(kind string) error {
 	if len(c.query) == 0 {
 		return nil
 	}
 	opts := &metav1.PatchOptions{DryRun: c.query["dryRun"], FieldManager: c.r.FieldManager, FieldValidation: c.query.Get("fieldValidation")}
-	if force := isSet(c.query, "force"); kind == "PatchOptions" && c.query.Has("force") {
+	if force := request.IsSet(c.query, "force"); kind == "PatchOptions" && c.query.Has("force") {
 		opts.Force = &force
 	}
 	if errs := metav1validation.ValidatePatchOptions(opts, types.MergePatchType); len(errs) > 0 {
@@ -90,7 +91,7 @@ func (c *call) checkOptions(kind string) error {
 }
 
 // matchName returns an error if the body names another object than the path.
-func (c *call) matchName(obj runtime.Object) error {
+func (c *Call) matchName(obj runtime.Object) error {
 	if err := c.matchNamespace(obj); err != nil {
 		return err
 	}
@@ -104,8 +105,8 @@ func (c *call) matchName(obj runtime.Object) error {
 	}
 }
 
-func (c *call) create() (*answer, error) {
-	if c.r.named {
+func (c *Call) create() (*Answer, error) {
+	if c.r.Named {
 		return nil, methodNotAllowed()
 	}
 	if err := c.checkOptions("CreateOptions"); err != nil {
@@ -127,9 +128,9 @@ func (c *call) create() (*answer, error) {
 	if m.GetName() == "" && m.GetGenerateName() != "" {
 		m.SetName(c.s.generateName(m.GetGenerateName()))
 	}
-	c.s.store.Begin()
+	c.s.Store.Begin()
 	it, err := c.insert(w, obj)
-	c.s.store.Commit()
+	c.s.Store.Commit()
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +138,7 @@ func (c *call) create() (*answer, error) {
 }
 
 // insert prepares, validates and stores a new object. The store must be locked.
-func (c *call) insert(w *write, obj runtime.Object) (*store.Item, error) {
+func (c *Call) insert(w *write, obj runtime.Object) (*store.Item, error) {
 	k, t, m := c.kind, c.table(), codec.MetaOf(obj)
 	if k.Defaults != nil {
 		k.Defaults(obj)
@@ -150,7 +151,7 @@ func (c *call) insert(w *write, obj runtime.Object) (*store.Item, error) {
 			return nil, err
 		}
 	}
-	if err := c.s.admit(c, w, obj, nil); err != nil {
+	if err := c.admit(w, obj, nil); err != nil {
 		return nil, err
 	}
 	w.s.prepareCreate(w, obj)
@@ -170,14 +171,14 @@ func (c *call) insert(w *write, obj runtime.Object) (*store.Item, error) {
 	if err := checkSize(obj); err != nil {
 		return nil, err
 	}
-	return c.s.store.Write(w.by, w.applied || w.exact, t, obj, nil), nil
+	return c.s.Store.Write(w.by, w.applied || w.exact, t, obj, nil), nil
 }
 
 // prepareCreate sets the fields of a new object that the server provides.
 func (s *Server) prepareCreate(w *write, obj runtime.Object) {
 	k, m := w.kind, codec.MetaOf(obj)
 	obj.GetObjectKind().SetGroupVersionKind(k.Stored().WithKind(k.Name))
-	m.SetUID(s.newUID())
+	m.SetUID(s.NewUID())
 	m.SetCreationTimestamp(w.rules.Now)
 	m.SetDeletionTimestamp(nil)
 	m.SetDeletionGracePeriodSeconds(nil)
@@ -197,7 +198,7 @@ func (s *Server) prepareCreate(w *write, obj runtime.Object) {
 // namespaceOpen returns an error if the namespace does not exist or is being
 // deleted. The store must be locked.
 func (s *Server) namespaceOpen(k *rules.Kind, m metav1.Object) error {
-	it := s.store.Named["namespaces"].Items[store.Key{Name: m.GetNamespace()}]
+	it := s.Store.Named["namespaces"].Items[store.Key{Name: m.GetNamespace()}]
 	if it == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, m.GetNamespace())
 	}
@@ -211,8 +212,8 @@ func (s *Server) namespaceOpen(k *rules.Kind, m metav1.Object) error {
 	return nil
 }
 
-func (c *call) update() (*answer, error) {
-	if !c.r.named {
+func (c *Call) update() (*Answer, error) {
+	if !c.r.Named {
 		return nil, methodNotAllowed()
 	}
 	if err := c.checkOptions("UpdateOptions"); err != nil {
@@ -227,7 +228,7 @@ func (c *call) update() (*answer, error) {
 	}
 	mayCreate := c.kind.CreateOnUpdate && c.r.Subresource == ""
 	if _, err := c.lookup(); err != nil && mayCreate {
-		if err := c.s.authorizeCreate(c); err != nil {
+		if err := c.authorizeCreate(); err != nil {
 			return nil, err
 		}
 	}
@@ -239,9 +240,9 @@ func (c *call) update() (*answer, error) {
 }
 
 // put replaces the object of the path by obj, or creates it.
-func (c *call) put(obj runtime.Object, mayCreate bool) (*store.Item, int, error) {
-	c.s.store.Begin()
-	defer c.s.store.Commit()
+func (c *Call) put(obj runtime.Object, mayCreate bool) (*store.Item, int, error) {
+	c.s.Store.Begin()
+	defer c.s.Store.Commit()
 	w := c.newWrite()
 	old := c.table().Items[c.key()]
 	if old == nil && !mayCreate {
@@ -267,7 +268,7 @@ func (c *call) put(obj runtime.Object, mayCreate bool) (*store.Item, int, error)
 	return it, http.StatusOK, err
 }
 
-func (c *call) preconditionFailed(want, have types.UID) error {
+func (c *Call) preconditionFailed(want, have types.UID) error {
 	path := "/registry/" + c.kind.Resource + "/"
 	if k := c.key(); k.Namespace != "" {
 		path += k.Namespace + "/"
@@ -281,13 +282,13 @@ const optimisticLock = "the object has been modified; please apply your changes 
 
 // replace prepares and validates obj and stores it in place of old. The store must
 // be locked.
-func (c *call) replace(w *write, obj runtime.Object, old *store.Item) (*store.Item, error) {
+func (c *Call) replace(w *write, obj runtime.Object, old *store.Item) (*store.Item, error) {
 	k, t, m, om := c.kind, c.table(), codec.MetaOf(obj), codec.MetaOf(old.Obj)
 	obj.GetObjectKind().SetGroupVersionKind(k.Stored().WithKind(k.Name))
 	if k.Defaults != nil {
 		k.Defaults(obj)
 	}
-	if err := c.s.admit(c, w, obj, old.Obj); err != nil {
+	if err := c.admit(w, obj, old.Obj); err != nil {
 		return nil, err
 	}
 	switch rv, err := strconv.ParseUint(cmp.Or(m.GetResourceVersion(), "0"), 10, 64); {
@@ -331,13 +332,13 @@ func (c *call) replace(w *write, obj runtime.Object, old *store.Item) (*store.It
 	if om.GetDeletionTimestamp() != nil && len(m.GetFinalizers()) == 0 &&
 		(om.GetDeletionGracePeriodSeconds() == nil || *om.GetDeletionGracePeriodSeconds() == 0) {
 		// The last finalizer is gone, and nothing else keeps the object.
-		c.s.store.Remove(t, old)
+		c.s.Store.Remove(t, old)
 		return store.NewItem(obj, old.RV), nil
 	}
 	if err := checkSize(obj); err != nil {
 		return nil, err
 	}
-	return c.s.store.Write(w.by, w.applied || w.exact, t, obj, old), nil
+	return c.s.Store.Write(w.by, w.applied || w.exact, t, obj, old), nil
 }
 
 // same reports whether two versions differ only in their managedFields. It
@@ -358,7 +359,7 @@ func (w *write) same(obj, old runtime.Object) bool {
 }
 
 // dedupOwners drops owner references that occur twice, with a warning.
-func (c *call) dedupOwners(m metav1.Object) {
+func (c *Call) dedupOwners(m metav1.Object) {
 	refs := m.GetOwnerReferences()
 	if len(refs) < 2 {
 		return

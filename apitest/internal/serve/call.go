@@ -1,10 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,14 +19,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/request"
 	"github.com/kubewright/kubewright/apitest/internal/rules"
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
-// call is a request being served.
-type call struct {
+// Call is a request being served.
+type Call struct {
 	s     *Server
-	r     *Request
+	r     *request.Request
 	ctx   context.Context
 	query url.Values
 
@@ -35,26 +35,39 @@ type call struct {
 	kind     *rules.Kind
 	view     int
 	warnings []string
-	served   []func(Request) // of the faults
+	// Served is called with the answered request before the client gets the answer.
+	Served []func(*request.Request)
 }
 
-// answer is a response: a complete body, or a stream.
-type answer struct {
-	code        int
-	contentType string
-	body        []byte
-	stream      io.ReadCloser
-	retryAfter  int32
-	warnings    []string
+// Answer is a response: a complete body, or a stream.
+type Answer struct {
+	Code        int
+	ContentType string
+	Body        []byte
+	Stream      io.ReadCloser
+	RetryAfter  int32
+	Warnings    []string
 }
 
-func (c *call) resource() schema.GroupResource { return c.kind.GroupResource(c.view) }
+// Call returns the call for a request.
+func (s *Server) Call(ctx context.Context, r *request.Request, query url.Values) *Call {
+	return &Call{s: s, r: r, ctx: ctx, query: query}
+}
+
+// Late returns a copy of the call that goes on when its client has given up.
+func (c *Call) Late() *Call {
+	late, r := *c, *c.r
+	late.ctx, late.r = context.WithoutCancel(c.ctx), &r
+	return &late
+}
+
+func (c *Call) resource() schema.GroupResource { return c.kind.GroupResource(c.view) }
 
 // table returns the objects of the kind. The store must be locked.
-func (c *call) table() *store.Table { return c.s.store.Table(c.kind) }
+func (c *Call) table() *store.Table { return c.s.Store.Table(c.kind) }
 
 // key returns the key of the object that the path of the request names.
-func (c *call) key() store.Key {
+func (c *Call) key() store.Key {
 	k := store.Key{Name: c.r.Name}
 	if c.kind.Namespaced {
 		k.Namespace = c.r.Namespace
@@ -114,10 +127,10 @@ func methodNotAllowed() error {
 	return e
 }
 
-// failure returns the answer to an error.
-func (c *call) failure(err error) *answer {
+// Failure returns the answer to an error.
+func (c *Call) Failure(err error) *Answer {
 	if err == errNoPath {
-		return &answer{code: http.StatusNotFound, contentType: "text/plain; charset=utf-8", body: []byte("404 page not found\n")}
+		return &Answer{Code: http.StatusNotFound, ContentType: "text/plain; charset=utf-8", Body: []byte("404 page not found\n")}
 	}
 	var se apierrors.APIStatus
 	var status metav1.Status
@@ -134,9 +147,9 @@ func (c *call) failure(err error) *answer {
 			m = codec.JSON
 		}
 	}
-	a := &answer{code: int(status.Code), contentType: m.Name, body: encodeStatus(m, status), warnings: c.warnings}
-	if d := status.Details; d != nil && (a.code == http.StatusTooManyRequests || a.code >= 500) {
-		a.retryAfter = d.RetryAfterSeconds
+	a := &Answer{Code: int(status.Code), ContentType: m.Name, Body: encodeStatus(m, status), Warnings: c.warnings}
+	if d := status.Details; d != nil && (a.Code == http.StatusTooManyRequests || a.Code >= 500) {
+		a.RetryAfter = d.RetryAfterSeconds
 	}
 	return a
 }
@@ -147,13 +160,13 @@ func encodeStatus(m *codec.Media, status metav1.Status) []byte {
 }
 
 // object returns an answer whose body is an object.
-func (c *call) object(code int, it *store.Item) (*answer, error) {
-	return &answer{code: code, contentType: c.accept.Name, body: it.Encoded(c.kind, c.view, c.accept)}, nil
+func (c *Call) object(code int, it *store.Item) (*Answer, error) {
+	return &Answer{Code: code, ContentType: c.accept.Name, Body: it.Encoded(c.kind, c.view, c.accept)}, nil
 }
 
 // decode decodes the body as the kind in the path and converts it to the stored
 // version.
-func (c *call) decode() (runtime.Object, error) {
+func (c *Call) decode() (runtime.Object, error) {
 	gvk := c.kind.Views[c.view].GV.WithKind(c.kind.Name)
 	obj, err := c.decodeAs(gvk)
 	if err != nil {
@@ -164,7 +177,7 @@ func (c *call) decode() (runtime.Object, error) {
 
 // decodeAs decodes the body as an object of kind want. A body without a kind has
 // kind want.
-func (c *call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
+func (c *Call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
 	m := codec.BodyMedia(c.r.ContentType)
 	if m == nil {
 		return nil, unsupportedBody("application/json, application/yaml, application/vnd.kubernetes.protobuf")
@@ -214,9 +227,9 @@ func decodeError(want schema.GroupVersionKind, got *schema.GroupVersionKind, err
 	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%d bytes)", want.Kind, err, len(body)))
 }
 
-// bodyName returns the name in the body of a create, for the journal and for
+// BodyName returns the name in the body of a create, for the journal and for
 // Match.Name. It returns "" if the body can't be decoded.
-func (s *Server) bodyName(r *Request) string {
+func (s *Server) BodyName(r *request.Request) string {
 	k, v := s.lookup(schema.GroupVersion{Group: r.Group, Version: r.Version}, r.Resource)
 	if k == nil || r.Subresource != "" {
 		return ""
@@ -231,14 +244,3 @@ func (s *Server) bodyName(r *Request) string {
 	}
 	return ""
 }
-
-// responseBody is a complete body.
-type responseBody struct{ bytes.Reader }
-
-func newBody(b []byte) *responseBody {
-	rb := &responseBody{}
-	rb.Reset(b)
-	return rb
-}
-
-func (*responseBody) Close() error { return nil }

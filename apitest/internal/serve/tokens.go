@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+package serve
 
 import (
 	"crypto/hmac"
@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest/internal/codec"
+	"github.com/kubewright/kubewright/apitest/internal/request"
 	"github.com/kubewright/kubewright/apitest/internal/store"
 )
 
@@ -89,15 +90,15 @@ func unsign(token string) (c claims, err error) {
 }
 
 // requestToken is serviceaccounts/token.
-func requestToken(c *call) (*answer, error) {
+func requestToken(c *Call) (*Answer, error) {
 	obj, err := c.decodeAs(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"))
 	if err != nil {
 		return nil, err
 	}
 	tr := obj.(*authenticationv1.TokenRequest)
-	c.s.store.Lock()
-	defer c.s.store.Unlock()
-	if node, ok := c.r.User.nodeName(); ok {
+	c.s.Store.Lock()
+	defer c.s.Store.Unlock()
+	if node, ok := c.r.User.Node(); ok {
 		if err := c.s.restrictToken(c, node, tr); err != nil {
 			return nil, err
 		}
@@ -118,7 +119,7 @@ func requestToken(c *call) (*answer, error) {
 	}
 	now := time.Now()
 	expires := now.Add(time.Duration(*tr.Spec.ExpirationSeconds) * time.Second)
-	claim := claims{Audiences: tr.Spec.Audiences, Expires: expires.Unix(), Issued: now.Unix(), Issuer: issuer, ID: string(c.s.newUID()),
+	claim := claims{Audiences: tr.Spec.Audiences, Expires: expires.Unix(), Issued: now.Unix(), Issuer: issuer, ID: string(c.s.NewUID()),
 		Subject: "system:serviceaccount:" + account.Namespace + ":" + account.Name,
 		For:     boundTo{Namespace: account.Namespace, ServiceAccount: bearer{account.Name, account.UID}}}
 	if ref := tr.Spec.BoundObjectRef; ref != nil {
@@ -129,7 +130,7 @@ func requestToken(c *call) (*answer, error) {
 	tr.ObjectMeta = metav1.ObjectMeta{Name: account.Name, Namespace: account.Namespace, CreationTimestamp: metav1.NewTime(now).Rfc3339Copy()}
 	tr.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"))
 	tr.Status = authenticationv1.TokenRequestStatus{Token: sign(claim), ExpirationTimestamp: metav1.NewTime(expires).Rfc3339Copy()}
-	return &answer{code: http.StatusCreated, contentType: c.accept.Name, body: c.accept.Bytes(tr)}, nil
+	return &Answer{Code: http.StatusCreated, ContentType: c.accept.Name, Body: c.accept.Bytes(tr)}, nil
 }
 
 func validateTokenRequest(tr *authenticationv1.TokenRequest) (errs field.ErrorList) {
@@ -144,13 +145,13 @@ func validateTokenRequest(tr *authenticationv1.TokenRequest) (errs field.ErrorLi
 }
 
 // bindToken binds a token to the object that it may not outlive. The store must be locked.
-func (c *call) bindToken(k *boundTo, ref *authenticationv1.BoundObjectReference) error {
+func (c *Call) bindToken(k *boundTo, ref *authenticationv1.BoundObjectReference) error {
 	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	resource := map[string]string{"Pod": "pods", "Secret": "secrets"}[gvk.Kind]
 	if gvk.Group != "" || resource == "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", gvk.String()))
 	}
-	it := c.s.store.Named[resource].Items[store.Key{Namespace: c.r.Namespace, Name: ref.Name}]
+	it := c.s.Store.Named[resource].Items[store.Key{Namespace: c.r.Namespace, Name: ref.Name}]
 	if it == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: resource}, ref.Name)
 	}
@@ -162,7 +163,7 @@ func (c *call) bindToken(k *boundTo, ref *authenticationv1.BoundObjectReference)
 		k.Pod = b
 		if pod.Spec.NodeName != "" {
 			k.Node = &bearer{Name: pod.Spec.NodeName}
-			if n := c.s.store.Named["nodes"].Items[store.Key{Name: pod.Spec.NodeName}]; n != nil {
+			if n := c.s.Store.Named["nodes"].Items[store.Key{Name: pod.Spec.NodeName}]; n != nil {
 				k.Node.UID = codec.MetaOf(n.Obj).GetUID()
 			}
 		}
@@ -178,7 +179,7 @@ func (c *call) bindToken(k *boundTo, ref *authenticationv1.BoundObjectReference)
 
 // restrictToken is NodeRestriction: a node may request tokens for its own pods only.
 // The store must be locked.
-func (s *Server) restrictToken(c *call, node string, tr *authenticationv1.TokenRequest) error {
+func (s *Server) restrictToken(c *Call, node string, tr *authenticationv1.TokenRequest) error {
 	ref := tr.Spec.BoundObjectRef
 	switch {
 	case ref == nil || ref.APIVersion != "v1" || ref.Kind != "Pod" || ref.Name == "":
@@ -186,7 +187,7 @@ func (s *Server) restrictToken(c *call, node string, tr *authenticationv1.TokenR
 	case ref.UID == "":
 		return c.forbidden(c.r.Name, "node requested token with a pod binding without a uid")
 	}
-	it := s.store.Named["pods"].Items[store.Key{Namespace: c.r.Namespace, Name: ref.Name}]
+	it := s.Store.Named["pods"].Items[store.Key{Namespace: c.r.Namespace, Name: ref.Name}]
 	if it == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "pod"}, ref.Name) // the plugin asks its informer
 	}
@@ -200,7 +201,7 @@ func (s *Server) restrictToken(c *call, node string, tr *authenticationv1.TokenR
 }
 
 // reviewToken answers a TokenReview.
-func (c *call) reviewToken(review *authenticationv1.TokenReview) error {
+func (c *Call) reviewToken(review *authenticationv1.TokenReview) error {
 	if review.Spec.Token == "" {
 		return apierrors.NewBadRequest("token is required for TokenReview in authentication")
 	}
@@ -235,13 +236,13 @@ func (s *Server) authenticate(token string, audiences []string) (user authentica
 	if time.Now().Unix() >= c.Expires {
 		return refuse("service account token has expired")
 	}
-	s.store.Lock()
-	defer s.store.Unlock()
+	s.Store.Lock()
+	defer s.Store.Unlock()
 	lives := func(resource string, b *bearer) bool {
 		if b == nil {
 			return true
 		}
-		it := s.store.Named[resource].Items[store.Key{Namespace: c.For.Namespace, Name: b.Name}]
+		it := s.Store.Named[resource].Items[store.Key{Namespace: c.For.Namespace, Name: b.Name}]
 		return it != nil && codec.MetaOf(it.Obj).GetUID() == b.UID
 	}
 	switch {
@@ -251,7 +252,7 @@ func (s *Server) authenticate(token string, audiences []string) (user authentica
 		return refuse("service account token has been invalidated")
 	}
 	user = authenticationv1.UserInfo{Username: c.Subject, UID: string(c.For.ServiceAccount.UID),
-		Groups: []string{groupServiceAccounts, groupServiceAccounts + ":" + c.For.Namespace, groupAuthenticated},
+		Groups: []string{request.GroupServiceAccounts, request.GroupServiceAccounts + ":" + c.For.Namespace, request.GroupAuthenticated},
 		Extra:  map[string]authenticationv1.ExtraValue{"authentication.kubernetes.io/credential-id": {"JTI=" + c.ID}}}
 	if p := c.For.Pod; p != nil {
 		user.Extra["authentication.kubernetes.io/pod-name"] = authenticationv1.ExtraValue{p.Name}
