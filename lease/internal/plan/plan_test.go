@@ -236,3 +236,27 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+// A lease without fields of other clients costs no memory for them.
+func TestExtraIsWhatOtherClientsHaveSet(t *testing.T) {
+	holder := "n1"
+	plain := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Annotations: map[string]string{ProcessAnnotation: "p"}}}
+	plain.Spec.HolderIdentity = &holder
+	plain.OwnerReferences = []metav1.OwnerReference{{APIVersion: NodeAPIVersion, Kind: NodeKind, Name: "n1"}}
+	if extra := extraOf(plain); extra != nil {
+		t.Errorf("a plain lease has %+v", extra)
+	}
+	transitions := int32(1)
+	for name, edit := range map[string]func(l *coordinationv1.Lease){
+		"labels":      func(l *coordinationv1.Lease) { l.Labels = map[string]string{"a": "b"} },
+		"annotations": func(l *coordinationv1.Lease) { l.Annotations["a"] = "b" },
+		"finalizers":  func(l *coordinationv1.Lease) { l.Finalizers = []string{"a/b"} },
+		"owners":      func(l *coordinationv1.Lease) { l.OwnerReferences[0].Kind = "Other" },
+		"spec":        func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = &transitions },
+	} {
+		edited := plain.DeepCopy()
+		if edit(edited); extraOf(edited) == nil {
+			t.Errorf("%s of another client are lost", name)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"hash/maphash"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// story runs lines of a script, without what must follow from them.
+func story(t *testing.T, lines ...string) *script {
+	w := &script{T: t, rules: Rules{Interval: 10 * time.Second, Report: 5 * time.Minute, Grace: 40 * time.Second, Seed: maphash.MakeSeed()}}
+	for _, line := range lines {
+		w.run(strings.Fields(line))
+	}
+	return w
+}
+
+// An event that came before an answer may show a change that is newer than the answer.
+func TestANewerEventThanTheAnswerToAWriteIsLookedAt(t *testing.T) {
+	for name, lines := range map[string][]string{
+		"a change":    {"rules setter", "at 1s", "round a", "sent", "created", "round b", "sent"},
+		"an adoption": {"rules setter", "at 1s", "install old", "round b", "sent", "found", "sent"},
+	} {
+		w := story(t, lines...)
+		answer := w.serve(apply(t, w.server, w.body), false).DeepCopy()
+		w.run([]string{"edit", "set0=theirs"})
+		w.run([]string{"event"})
+		w.apply(Written{Node: answer, Draw: 0.5})
+		if got := w.run([]string{"round", "b"}); !strings.Contains(got, "Patch(Drift)") {
+			t.Errorf("%s: after the answer: %s, want that the change is undone", name, got)
+		}
+	}
+}
+
+// An event about an object that had the name before ours is no reason for a round.
+func TestAnEventAboutAnEarlierObjectIsIgnored(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "edit theirs=x", "event")
+	earlier := w.server.DeepCopy()
+	earlier.UID, earlier.ResourceVersion = "earlier", "1"
+	for _, deleted := range []bool{false, true} {
+		if news, err := w.state.Apply(w.now, Shown{Node: earlier, Deleted: deleted}); news.Wake || err != nil {
+			t.Errorf("deleted %v: %+v, %v", deleted, news, err)
+		}
+	}
+}
+
+// A boot ID is news if there were two, and they differ.
+func TestAReboot(t *testing.T) {
+	for _, tc := range []struct {
+		before, after string
+		want          [2]string
+	}{
+		{"1", "2", [2]string{"1", "2"}}, {"1", "1", [2]string{}}, {"", "2", [2]string{}}, {"1", "", [2]string{}},
+	} {
+		w := story(t, "rules", "at 1s", "install old")
+		w.server.Status.NodeInfo.BootID = tc.before
+		node := template()
+		node.Status.NodeInfo.BootID = tc.after
+		w.apply(RoundBegan{})
+		w.apply(RoundEnded{Name: node1, Stages: []*corev1.Node{node}})
+		for _, line := range []string{"sent", "found", "sent"} {
+			w.run([]string{line})
+		}
+		answer := w.serve(apply(t, w.server, w.body), false).DeepCopy()
+		if news, err := w.state.Apply(w.now, Written{Node: answer}); news.Reboot != tc.want || err != nil {
+			t.Errorf("%q, %q: %q, %v, want %q", tc.before, tc.after, news.Reboot, err, tc.want)
+		}
+	}
+}
+
+// A write after the last conflict that is allowed goes to any version of the Node.
+func TestTheLastWriteAfterConflictsHasNoVersion(t *testing.T) {
+	s := New(&Rules{Seed: maphash.MakeSeed()})
+	s.take(&corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "a", ResourceVersion: "7"}})
+	s.sight = owed
+	for conflicts, version := range []string{"7", "7", ""} {
+		s.want = &want{conflicts: conflicts}
+		if got := s.version(); got != version {
+			t.Errorf("after %d conflicts: %q, want %q", conflicts, got, version)
+		}
+	}
+}
+
+func TestTimesOfAQuietNode(t *testing.T) {
+	s := New(&Rules{Seed: maphash.MakeSeed()})
+	s.phase, s.lastRound = Registered, time.Second
+	if err := s.Live(71*time.Second, 70*time.Second); err != nil {
+		t.Errorf("after just the patience: %v", err)
+	}
+	if s.Live(71*time.Second+1, 70*time.Second) == nil {
+		t.Error("a node is alive after more than the patience")
+	}
+	s.sight, s.nextDrift = foreign, 20*time.Second
+	if got := s.Wait(5 * time.Second); got != 15*time.Second {
+		t.Errorf("the wait is %v, want until the next write against another client", got)
+	}
+	for at, want := range map[time.Duration]bool{0: true, startPatience: true, startPatience + time.Second: false} {
+		if s.firstRound = time.Second; s.Starting(at) != want {
+			t.Errorf("starting at %v: %v", at, !want)
+		}
+	}
+}
