@@ -4,10 +4,13 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 
+	"github.com/kubewright/kubewright/podsync/podruntime"
 	"github.com/kubewright/kubewright/test/conformance/rig"
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
@@ -31,16 +35,33 @@ import (
 type measurement struct {
 	kubelet          string
 	pods             int
-	ready            time.Duration   // from the start of the process until the Node is ready
+	ready            time.Duration   // from the start of the process until the Node is ready; 0: it has no Node
 	running, gone    []time.Duration // of each pod, from the beginning of the burst, sorted
-	requests         float64         // of the node's user, per pod, from bound to gone
 	cpu              time.Duration   // for all pods, from bound to gone
 	empty, full      memory
-	requestsByObject map[string]int
+	requestsByObject map[string]int // of the node's user, from bound to gone
 }
 
-// TestCompare prints a table and draws a picture if KUBEWRIGHT_BENCH_OUT names a
-// directory.
+// requests returns the requests per pod.
+func (m *measurement) requests() float64 {
+	n := 0
+	for _, of := range m.requestsByObject {
+		n += of
+	}
+	return float64(n) / float64(m.pods)
+}
+
+// The contenders. The bare clients start as many pods at once as the kubelet, which has no limit,
+// and as crikubelet by default.
+const (
+	theirs     = "kubelet"
+	ours       = "crikubelet"
+	bareAll    = "bare client, all at once"
+	bareAsOurs = "bare client, 32 at once"
+)
+
+// TestCompare prints tables, and draws a picture if KUBEWRIGHT_BENCH_OUT names a directory.
+// KUBEWRIGHT_BENCH_PODS has the numbers of pods, separated by commas.
 func TestCompare(t *testing.T) {
 	if os.Getenv("KUBEWRIGHT_BENCH_KUBELET") != "1" {
 		t.Skip(`takes minutes and needs root: run "make bench-kubelet"`)
@@ -48,11 +69,26 @@ func TestCompare(t *testing.T) {
 	if missing := rig.Missing(); missing != "" {
 		t.Skip(missing)
 	}
+	sizes, err := sizes(os.Getenv("KUBEWRIGHT_BENCH_PODS"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	binaries := rig.Build(t)
-	programs := map[string]string{"kubelet": rig.BuildKubelet(t), "crikubelet": rig.BuildCrikubelet(t)}
+	programs := map[string]string{theirs: rig.BuildKubelet(t), ours: rig.BuildCrikubelet(t), bareAll: buildBare(t)}
 	var all []measurement
-	for _, pods := range []int{50, 100} {
-		for _, name := range []string{"kubelet", "crikubelet"} {
+	for _, pods := range sizes {
+		for _, name := range []string{bareAll, bareAsOurs} {
+			t.Run(fmt.Sprintf("%s/%d", name, pods), func(t *testing.T) {
+				m := measurement{kubelet: name, pods: pods}
+				atOnce := 0
+				if name == bareAsOurs {
+					atOnce = podruntime.DefaultMaxStarts
+				}
+				m.bare(t, programs[bareAll], rig.StartRuntime(t, binaries), atOnce)
+				all = append(all, m)
+			})
+		}
+		for _, name := range []string{theirs, ours} {
 			t.Run(fmt.Sprintf("%s/%d", name, pods), func(t *testing.T) {
 				r := rig.StartRuntime(t, binaries)
 				c := harness.Start(t, harness.Options{Audit: true})
@@ -64,7 +100,7 @@ func TestCompare(t *testing.T) {
 				}
 				begin := time.Now()
 				var k *rig.Kubelet
-				if name == "kubelet" {
+				if name == theirs {
 					k = rig.RealKubelet(t, programs[name], c, r, "worker", freePort(t))
 				} else {
 					k = rig.Crikubelet(t, programs[name], c, r, "worker")
@@ -76,10 +112,27 @@ func TestCompare(t *testing.T) {
 			})
 		}
 	}
-	t.Log("\n" + table(all))
-	if dir := os.Getenv("KUBEWRIGHT_BENCH_OUT"); dir != "" {
-		draw(t, all, dir)
+	t.Log("\n" + table(all) + "\n" + requestTable(all))
+	if dir := os.Getenv("KUBEWRIGHT_BENCH_OUT"); dir != "" && !t.Failed() {
+		if err := drawPicture(all, filepath.Join(dir, "kubelet.svg")); err != nil {
+			t.Fatal(err)
+		}
 	}
+}
+
+// sizes returns the numbers of pods to measure.
+func sizes(list string) (all []int, err error) {
+	if list == "" {
+		return []int{50, 100, 250}, nil
+	}
+	for word := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 || n > rig.MaxPods {
+			return nil, fmt.Errorf("%q is no number of pods from 1 to %d", word, rig.MaxPods)
+		}
+		all = append(all, n)
+	}
+	return all, nil
 }
 
 // freePort returns a port that nothing listens on.
@@ -143,15 +196,15 @@ func (m *measurement) burst(t *testing.T, c *harness.Cluster, client kubernetes.
 	m.gone = follow(ctx, t, w, m.pods, begin, func(e watch.Event) bool { return e.Type == watch.Deleted })
 	m.cpu = cpuTime(t, k.PID()) - cpu
 	m.requestsByObject = map[string]int{}
-	n := 0
 	for _, e := range c.AuditEvents(t)[before:] {
 		if e.User == "system:node:worker" {
-			n++
-			m.requestsByObject[e.Verb+" "+e.Resource]++
+			name := e.Verb + " " + e.Resource
+			if e.Subresource != "" {
+				name += "/" + e.Subresource
+			}
+			m.requestsByObject[name]++
 		}
 	}
-	m.requests = float64(n) / float64(m.pods)
-	t.Logf("requests: %v", m.requestsByObject)
 }
 
 func awaitServiceAccount(ctx context.Context, t *testing.T, client kubernetes.Interface) {
@@ -246,11 +299,39 @@ func table(all []measurement) string {
 	fmt.Fprintln(&b, "| pods | | all Running | p50 | p99 | all gone | requests per pod | CPU | memory without pods | with pods | of that its own | start to Ready |")
 	fmt.Fprintln(&b, "|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, m := range all {
-		if len(m.gone) == 0 {
-			continue
+		requests, ready := "–", "–"
+		if m.ready != 0 {
+			requests, ready = fmt.Sprintf("%.1f", m.requests()), m.ready.Round(10*time.Millisecond).String()
 		}
-		fmt.Fprintf(&b, "| %d | %s | %v | %v | %v | %v | %.1f | %v | %d MiB | %d MiB | %d MiB | %v |\n", m.pods, m.kubelet,
-			at(m.running, 100), at(m.running, 50), at(m.running, 99), at(m.gone, 100), m.requests, m.cpu, m.empty.all>>10, m.full.all>>10, m.full.own>>10, m.ready.Round(10*time.Millisecond))
+		fmt.Fprintf(&b, "| %d | %s | %v | %v | %v | %v | %s | %v | %d MiB | %d MiB | %d MiB | %s |\n", m.pods, m.kubelet,
+			at(m.running, 100), at(m.running, 50), at(m.running, 99), at(m.gone, 100), requests, m.cpu, m.empty.all>>10, m.full.all>>10, m.full.own>>10, ready)
+	}
+	return b.String()
+}
+
+// requestTable returns the requests per pod by verb and resource as Markdown, the most frequent
+// ones first. A column is a measurement.
+func requestTable(all []measurement) string {
+	all = slices.DeleteFunc(slices.Clone(all), func(m measurement) bool { return m.ready == 0 })
+	total := map[string]float64{}
+	head, rule := "| request |", "|---|"
+	for _, m := range all {
+		head, rule = head+fmt.Sprintf(" %s, %d |", m.kubelet, m.pods), rule+"--:|"
+		for name, n := range m.requestsByObject {
+			total[name] += float64(n) / float64(m.pods)
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintln(&b, head+"\n"+rule)
+	names := slices.SortedFunc(maps.Keys(total), func(x, y string) int {
+		return cmp.Or(cmp.Compare(total[y], total[x]), cmp.Compare(x, y))
+	})
+	for _, name := range names {
+		fmt.Fprintf(&b, "| %s |", name)
+		for _, m := range all {
+			fmt.Fprintf(&b, " %.2f |", float64(m.requestsByObject[name])/float64(m.pods))
+		}
+		fmt.Fprintln(&b)
 	}
 	return b.String()
 }

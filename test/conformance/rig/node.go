@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -54,11 +55,14 @@ func Crikubelet(t testing.TB, program string, c *harness.Cluster, r *Runtime, na
 	k.args = append([]string{
 		"--kubeconfig", c.NodeKubeconfig(t, name), "--node-name", name, "--node-credentials",
 		"--container-runtime-endpoint", r.Endpoint(), "--root-dir", filepath.Join(k.Dir, "root"),
-		"--cgroup-parent", r.CgroupParent(), "--plugin-registry-dir", r.Plugins(), "--port=0", "--image-gc-high=0", "-v=2",
+		"--cgroup-parent", r.CgroupParent(), "--plugin-registry-dir", r.Plugins(), "--port=0", "--max-pods", strconv.Itoa(MaxPods), "--image-gc-high=0", "-v=2",
 	}, args...)
 	k.Start(t)
 	return k
 }
+
+// MaxPods is the number of pods that a node takes.
+const MaxPods = 250
 
 // kubeletConfiguration is the configuration with which the kubelet of Kubernetes runs
 // in one folder, without the limits that need a machine of its own.
@@ -75,6 +79,7 @@ failCgroupV1: false
 failSwapOn: false
 clusterDomain: cluster.local
 podLogsDir: %[2]s/logs
+maxPods: %[4]d
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 serverTLSBootstrap: false
@@ -87,7 +92,7 @@ func RealKubelet(t testing.TB, program string, c *harness.Cluster, r *Runtime, n
 	t.Helper()
 	k := newKubelet(t, c, r, program, name)
 	config := filepath.Join(k.Dir, "config.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, kubeletConfiguration, r.Endpoint(), k.Dir, port), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, kubeletConfiguration, r.Endpoint(), k.Dir, port, MaxPods), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	k.args = []string{
