@@ -131,7 +131,8 @@ type Config struct {
 	// Default: DefaultRelistWatched for a Watcher, otherwise DefaultRelist.
 	Relist time.Duration
 	// PendingAfter is the time that a status waits for the next status, so that one write
-	// is enough for both. The first status waits until the pod runs, and the status of a
+	// is enough for both. The first status waits until the pod runs or a container is held
+	// up, for example because its image can't be pulled, and the status of a
 	// stopping pod waits until the pod has ended. A status in which only details have
 	// changed, such as addresses and IDs, waits for any other. If PendingAfter is
 	// negative, they do not wait. Default: DefaultPendingAfter.
@@ -156,10 +157,11 @@ type Config struct {
 	// EventRecorder records Warning events: see docs/operations.md.
 	// Default: none.
 	EventRecorder events.EventRecorder
-	// ContainerEvents records the Normal events that a kubelet records about
-	// containers: Pulled, Created, Started and Killing. The controller derives them from
-	// changes of container statuses. Create the recorder with the name "kubelet", because
-	// other programs look for events of that source. Default: none.
+	// ContainerEvents records two of the Normal events that a kubelet records about
+	// containers, Started and Killing. The controller derives them from changes of container
+	// statuses. Started has the image in its note, and stands for Pulled and Created, which
+	// would be two more requests for the same fact. Create the recorder with the name
+	// "kubelet", because other programs look for events of that source. Default: none.
 	ContainerEvents events.EventRecorder
 	// HostIPs returns the addresses of a node, the primary one first. They become
 	// status.hostIP and hostIPs, unless the provider reports others. They also become podIP

@@ -130,8 +130,6 @@ func (o *observer) record(to events.EventRecorder, regarding *corev1.ObjectRefer
 
 // The reasons of the events of Config.ContainerEvents. They are the kubelet's.
 const (
-	reasonPulled  = "Pulled"
-	reasonCreated = "Created"
 	reasonStarted = "Started"
 	reasonKilling = "Killing"
 )
@@ -144,7 +142,9 @@ func (o *observer) before(t *entry) *corev1.PodStatus {
 	return t.LastStatus()
 }
 
-// starts records the containers that have started since a status of the pod.
+// starts records the containers that have started since a status of the pod. A kubelet records
+// Pulled and Created as well. Here they would come from the same change of the status, so they would
+// be two requests that say nothing more.
 func (o *observer) starts(t *entry, before *corev1.PodStatus) {
 	if before == nil {
 		return
@@ -159,9 +159,7 @@ func (o *observer) starts(t *entry, before *corev1.PodStatus) {
 			if !startedSince(before, cs) {
 				continue
 			}
-			o.container(t, fieldPath, cs.Name, reasonPulled, actionStart, "Container image \""+cs.Image+"\" is present on the node")
-			o.container(t, fieldPath, cs.Name, reasonCreated, actionStart, "Created container "+cs.Name)
-			o.container(t, fieldPath, cs.Name, reasonStarted, actionStart, "Started container "+cs.Name)
+			o.container(t, fieldPath, cs.Name, reasonStarted, actionStart, "Started container "+cs.Name+", image \""+cs.Image+"\"")
 		}
 	}
 	record("spec.initContainers", before.InitContainerStatuses, after.InitContainerStatuses)

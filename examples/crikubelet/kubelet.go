@@ -134,9 +134,10 @@ func (k *kubelet) assemblePods() error {
 		Client:     core, Provider: k.provider, NodeName: k.nodeName, Gate: k.holds,
 		EventRecorder: k.recorder, ContainerEvents: k.containers,
 		HostIPs: func(string) []string { return []string{k.nodeIP} },
-		// A busy runtime takes longer than a second for a step, such as from the sandbox to
-		// the container. Two patches become one if the first one waits.
-		PendingAfter: 2 * time.Second,
+		// A busy runtime takes seconds for a step, such as from the sandbox to the container.
+		// Until a pod runs, its status says only that it is being made, so it waits for the
+		// end of that. Problems do not wait.
+		PendingAfter: 10 * time.Second,
 	})
 	return err
 }

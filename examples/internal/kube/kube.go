@@ -185,7 +185,7 @@ func Events(ctx context.Context, cfg *rest.Config, component string) (events.Eve
 // KubeletEvents returns a recorder for component and one for "kubelet", with which
 // programs look for the events of containers, and a function that shuts both down.
 // Their rates are limited as those of the kubelet (--event-qps, --event-burst): with
-// client-go's default of 5 a second the 200 events of 50 pods would take 40 s.
+// client-go's default of 5 a second the 100 events of 50 pods would take 20 s.
 func KubeletEvents(ctx context.Context, cfg *rest.Config, component string) (own, containers events.EventRecorder, shutdown func(), err error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Burst = 50, 100

@@ -5,6 +5,7 @@ package pod
 
 import (
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -263,8 +264,18 @@ func (t *State) mergeUntil() Instant {
 		return t.end.since + t.rules.PendingAfter
 	case !t.running():
 		return t.api.since + t.rules.PendingAfter
-	case t.Pod().Status.StartTime == nil && (t.report() == nil || podstatus.Phase(&t.Pod().Spec, t.report()) == corev1.PodPending):
+	case t.Pod().Status.StartTime == nil && (t.report() == nil || podstatus.Phase(&t.Pod().Spec, t.report()) == corev1.PodPending) && !t.heldUp():
 		return t.api.since + t.rules.PendingAfter
 	}
 	return 0
+}
+
+// heldUp reports whether a container can't start, by the last report, for a reason that a user
+// should read at once, such as an image that can't be pulled.
+func (t *State) heldUp() bool {
+	report := t.report()
+	return report != nil && slices.ContainsFunc(slices.Concat(report.InitContainerStatuses, report.ContainerStatuses), func(c corev1.ContainerStatus) bool {
+		w := c.State.Waiting
+		return w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing"
+	})
 }

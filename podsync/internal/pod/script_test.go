@@ -252,6 +252,9 @@ func (w *script) report(words []string) *Report {
 			st.Status = unready().Status
 		case "details":
 			st.Status = detailed().Status
+		case "waits":
+			st.Status = unready().Status
+			st.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: value}}
 		case "exit":
 			st.Status = exited(int32(n), false).Status
 		case "as": // the container has another name
