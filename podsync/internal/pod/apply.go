@@ -244,7 +244,7 @@ func (t *State) advance(at Moment) (expired bool, wake Instant) {
 	if t.api.pod == nil || t.Gone() {
 		return false, wake
 	}
-	if t.Stopped() && t.final() && t.finalized() {
+	if t.Stopped() && t.finalized() {
 		t.becomeReleased(now) // the owners of the finalizers remove the object
 	}
 	if limit := t.Pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil {
@@ -280,7 +280,7 @@ func (t *State) MayBe(seq uint64) bool {
 
 // Supersedable reports whether the pod is gone if the API has another one of its name.
 func (t *State) Supersedable() bool {
-	return !t.Orphan() && !t.api.restored && (t.api.cached || t.Missing())
+	return !t.api.restored && (t.api.cached || t.Missing())
 }
 
 // LastReport returns the last report of the provider, or the status that the API has stored

@@ -84,7 +84,7 @@ func (t *State) absent(at Moment, seq uint64, sure bool) (lost bool) {
 	case t.end != nil:
 		// An accepted Stop has had its effect. If Stop keeps failing, two Lists
 		// prove more.
-		if t.end.accepted > 0 || sure || twice {
+		if t.end.accepted > 0 || twice {
 			t.markStopped(now)
 			t.becomeForgotten()
 		}
@@ -106,7 +106,6 @@ func (t *State) absent(at Moment, seq uint64, sure bool) (lost bool) {
 func (t *State) markLost(at Moment) (lost bool) {
 	now := at.Since
 	t.look(listed, 0)
-	t.provider.absences, t.provider.needsInspect = 0, false
 	if t.end == nil && t.endedBy(&corev1.PodStatus{}) {
 		// It had ended, and the API knows how: only its phase is not written.
 		t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
@@ -135,7 +134,6 @@ func (t *State) markLost(at Moment) (lost bool) {
 	if t.running() {
 		t.becomeHeld()
 	}
-	t.provider.generation, t.provider.acceptedPod = 0, nil
 	t.api.since = now
 	t.write.news.statusSeq++
 	return true
@@ -201,7 +199,6 @@ func (t *State) recall(now Instant) bool {
 	} else {
 		t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
 	}
-	t.provider.admitted = true
 	t.write.news.statusSeq++
 	return true
 }

@@ -263,11 +263,18 @@ func TestPlan(t *testing.T) {
 		{name: "stopped by absence", scene: stopAccepted(runningPod().now(deletedWithin(30))).with(func(s *scene) { s.absent(moment(tick), 90, false) }), stage: Stopped, write: Patch},
 		{name: "stopped by not found", scene: runningPod().now(deletedWithin(30)).calls(Stop, 30*time.Second, NoSuchPod), stage: Stopped, write: Patch},
 		{name: "failed stop and one absence: not yet", scene: runningPod().now(deletedWithin(30)).calls(Stop, 30*time.Second, errFailed).with(func(s *scene) { s.absent(moment(tick), 90, false) }), stage: Terminating},
+		{name: "failed stop and two absences: stopped", scene: runningPod().now(deletedWithin(30)).calls(Stop, 30*time.Second, errFailed).with(func(s *scene) { s.absent(moment(tick-10*time.Second), 90, false); s.absent(moment(tick), 91, false) }), stage: Stopped, write: Patch},
+		{name: "failed by another client, and finalizers left only: stop", scene: runningPod().now(phase(corev1.PodFailed), finalizer, deletedWithin(0)), stage: Terminating, call: Stop, grace: time.Second},
 		{name: "deleted before start", scene: fresh().now(deletedWithin(30)), stage: Stopped, write: Patch},
 		{name: "final status stored", scene: ended(), stage: Released},
 		{name: "deletion", scene: ended(deletedWithin(30)), stage: Final, write: Delete},
 		{name: "deleted at once by another client: wait", scene: ended(deletedWithin(0)), stage: Final},
 		{name: "deleted at once, and still there", scene: ended(deletedWithin(0)), at: goneAfter, stage: Final, write: Delete},
+		{name: "deleted at once, and changed since", scene: ended(deletedWithin(0)).with(func(s *scene) {
+			changed := s.Pod().DeepCopy()
+			changed.ResourceVersion = "40"
+			s.setPod(tick+20*time.Second, Known(changed))
+		}), at: goneAfter, stage: Final, write: Delete},
 		{name: "finalizers left only", scene: ended(finalizer, deletedWithin(0)), stage: Released, call: Release},
 		{name: "deleted: release", scene: ended(deletedWithin(30)).with(func(s *scene) { s.deleteSent(tick) }), stage: Released, call: Release},
 		{name: "half-done deletion: once more", scene: ended(deletedWithin(30)).with(func(s *scene) { s.deleteSent(tick) }), at: 30 * time.Second, stage: Released, call: Release, write: Delete},

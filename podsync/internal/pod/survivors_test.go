@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 )
 
 // After the grace period Stop is repeated each Relist, and not without a pause.
@@ -373,6 +374,61 @@ func TestWhichAbsencesCount(t *testing.T) {
 	} {
 		if tc.scene.absent(moment(tick), 90, false); tc.scene.provider.absences != 0 != tc.want {
 			t.Errorf("%s: %d absences", name, tc.scene.provider.absences)
+		}
+	}
+}
+
+// Fields that the provider did not report are derived again, and those that it did are kept.
+func TestWhichStoredFieldsAreReported(t *testing.T) {
+	type status = corev1.PodStatus
+	base := func() *Report {
+		st := unready()
+		st.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i"}}
+		return st
+	}
+	some := corev1.ResourceList{"cpu": {}}
+	for name, edit := range map[string]func(*status){
+		"resources":           func(st *status) { st.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{} },
+		"resources of init":   func(st *status) { st.InitContainerStatuses[0].Resources = &corev1.ResourceRequirements{} },
+		"allocated resources": func(st *status) { st.ContainerStatuses[0].AllocatedResources = some },
+		"host IP":             func(st *status) { st.HostIP = "10.0.0.1" },
+		"host IPs":            func(st *status) { st.HostIPs = []corev1.HostIP{{IP: "10.0.0.1"}} },
+		"pod IP":              func(st *status) { st.PodIP = "10.0.0.1" },
+		"pod IPs":             func(st *status) { st.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}} },
+	} {
+		for _, reported := range []bool{true, false} {
+			s, st := runningPod(), base()
+			if reported {
+				edit(&st.Status)
+			}
+			c := s.says(st).writeStarted(tick, Patch, wallAt(tick))
+			resp := s.Pod().DeepCopy()
+			resp.ResourceVersion, resp.Status = "40", base().Status
+			edit(&resp.Status)
+			s.statusStored(tick, c, resp, true)
+			if kept := !equality.Semantic.DeepEqual(s.update(wallAt(tick)).Observed, base().Status); kept != reported {
+				t.Errorf("%s, reported: %v; kept: %v", name, reported, kept)
+			}
+		}
+	}
+}
+
+// The version of a request needs no second copy if the informer's is the same.
+func TestWhichVersionsShare(t *testing.T) {
+	pod := testPod()
+	compact, _ := Encode(pod)
+	for name, tc := range map[string]struct {
+		version, informer *Version
+		want              bool
+	}{
+		"the same pod":       {Known(pod), Cached(pod), true},
+		"a copy":             {Known(pod.DeepCopy()), Cached(pod), false},
+		"encoded":            {CachedCompact(&compact), CachedCompact(&compact), true},
+		"decoded elsewhere":  {Known(pod), CachedCompact(&compact), false},
+		"an earlier version": {CachedCompact(&compact), Cached(testPod(deletedWithin(1))), false},
+	} {
+		if got := tc.version.Shares(tc.informer); got != tc.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

@@ -122,4 +122,4 @@ func Older(a, b string) bool {
 }
 
 // older reports whether a is an older version than b.
-func older(a, b *corev1.Pod) bool { return b != nil && Older(a.ResourceVersion, b.ResourceVersion) }
+func older(a, b *corev1.Pod) bool { return Older(a.ResourceVersion, b.ResourceVersion) }
