@@ -51,7 +51,7 @@ func newAdapter(t testing.TB, h habits, cfg vkadapter.Config) (*vkadapter.Adapte
 // The adapter of each provider that needs no API server keeps podsync's contract.
 func TestConformance(t *testing.T) {
 	for name, c := range wild {
-		if c.listsCluster || c.loopInCreate || c.lag > 0 || c.stopTime > 0 || c.noNames || c.polls || c.noContainers {
+		if c.listsCluster || c.loopInCreate || c.lag > 0 || c.stopTime > 0 || c.noNames || c.jobNames || c.polls || c.noContainers {
 			continue // needs a controller beside it, or more time than virtual-kubelet's callers have
 		}
 		t.Run(name, func(t *testing.T) {

@@ -40,7 +40,8 @@
 //   - GetPods is called again and again, or only once with Config.ListOnce. If it returns
 //     pods without names, the adapter looks up each pod.
 //   - The status of a pod is that of the last report. If the provider has no NotifyPods,
-//     GetPodStatus is called for each pod every five seconds. A pod has stopped if its phase
+//     GetPodStatus is called for each pod every five seconds. If it has, GetPodStatus is
+//     called only for pods that it returns without a status and has not reported. A pod has stopped if its phase
 //     is final and no container runs, or if the provider no longer has it. A container
 //     without an exit code in a Succeeded pod gets the exit code 0.
 //   - Annotations that the provider writes into a pod are stored in the API. If the provider
@@ -48,7 +49,9 @@
 //   - After CreatePod the provider has a minute to return the pod. Then it counts as lost.
 //   - Environment variables are resolved as by virtual-kubelet, with Config.Client.
 //   - An error of CreatePod that is invalid input ends the pod; see Config.CreateError.
-//   - An instance without a UID is stopped if the API has no pod with its name.
+//   - An instance without a UID is stopped if the API has no pod with its name, and GetPod
+//     returns it by this name. If GetPod does not, the names in GetPods are not those of pods,
+//     and the adapter looks up each pod.
 //
 // Ping of a NodeProvider is called in each health check. A Node that it passes to the
 // callback of NotifyNodeStatus is merged into the Node: fields that are empty stay. A Ready

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -148,15 +149,18 @@ const (
 )
 
 // states returns the states of all pods. It calls GetPods with own, and GetPodStatus of each
-// pod if the provider does not implement NotifyPods. It waits for them until ctx is done.
+// pod. If the provider implements NotifyPods, it calls GetPodStatus only of pods without a
+// status: an earlier process may have had the last report. It waits until ctx is done.
 func (f *finder) states(ctx, own context.Context) ([]podsync.State, error) {
 	refs, err := f.list(own)
 	if err != nil {
 		return nil, err
 	}
-	if f.notifier == nil {
-		f.poll(ctx, own, refs)
+	polled := refs
+	if f.notifier != nil {
+		polled = slices.DeleteFunc(slices.Clone(refs), func(ref podsync.Ref) bool { return !f.held.silent(ref) })
 	}
+	f.poll(ctx, own, polled)
 	states := make([]podsync.State, 0, len(refs))
 	listed := make(map[podsync.Ref]bool, len(refs))
 	for _, ref := range refs {
@@ -187,6 +191,10 @@ func (f *finder) list(ctx context.Context) ([]podsync.Ref, error) {
 			nameless = true
 		default:
 			ref := f.held.identify(pod, taken)
+			if isStray(ref) && !f.returns(ctx, ref) {
+				nameless = true
+				continue
+			}
 			f.held.shown(ref, pod)
 			refs = append(refs, ref)
 		}
@@ -195,6 +203,13 @@ func (f *finder) list(ctx context.Context) ([]podsync.Ref, error) {
 		refs = append(refs, f.lookUp(ctx)...)
 	}
 	return refs, nil
+}
+
+// returns reports whether GetPod returns a stray by its name. If not, the names in GetPods are
+// not those of pods, and a call of DeletePod with one could end the instance of another pod.
+func (f *finder) returns(ctx context.Context, stray podsync.Ref) bool {
+	pod, err := f.getPod(ctx, stray)
+	return err == nil && pod != nil
 }
 
 // takenNames returns a function that reports whether a pod of the API has a name.

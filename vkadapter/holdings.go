@@ -268,6 +268,9 @@ func (h *holdings) notified(pod *corev1.Pod) {
 	if !p.gone || podstatus.IsTerminal(pod.Status.Phase) { // the report may be older than the end
 		p.status, p.shown = &pod.Status, nil
 	}
+	if !p.gone {
+		h.name(ref) // GetPods may have no UID for it
+	}
 	state, report := p.state(), h.report
 	h.mu.Unlock()
 	if report != nil {
@@ -335,6 +338,14 @@ func (h *holdings) holds(ref podsync.Ref) bool {
 	defer h.mu.Unlock()
 	p := h.get(ref)
 	return !p.gone && (p.status != nil || p.shown != nil)
+}
+
+// silent reports whether the provider has shown the pod without a status, and has not
+// reported it.
+func (h *holdings) silent(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.get(ref).newest().Phase == ""
 }
 
 // fresh reports whether CreatePod has succeeded so recently that the provider need not

@@ -37,6 +37,8 @@ var wild = map[string]struct {
 	"any error for not found":                     {habits: habits{notFound: errPlain}},
 	"any error for not found, without NotifyPods": {habits: habits{notFound: errPlain, silent: true}},
 	"the API's error for not found":               {habits: habits{notFound: fromAPI}},
+	"names of jobs in GetPods":                    {habits: habits{notFound: errPlain, noUIDs: true, jobNames: true, silent: true}},
+	"names of jobs in GetPods, and NotifyPods":    {habits: habits{notFound: known, noUIDs: true, jobNames: true}},
 	"by UID":                                      {habits: habits{notFound: known, byUID: true}},
 	"by UID without NotifyPods":                   {habits: habits{notFound: known, byUID: true, silent: true}},
 	"status only from GetPodStatus":               {habits: habits{notFound: known, noStatus: true, silent: true}},
@@ -54,10 +56,10 @@ var wild = map[string]struct {
 	"a job that a goroutine of CreatePod submits": {habits: habits{notFound: known, loopInCreate: true}},
 	"jobs that are found by annotation":           {habits: habits{listsCluster: true, byUID: true, noStatus: true}, once: true},
 	"jobs by annotation, GetPods again and again": {habits: habits{listsCluster: true, byUID: true, noStatus: true}},
-	"interLink":                                   {habits: habits{listsCluster: true, byUID: true, loopInGetPods: true, loopInCreate: true, forgets: true}, once: true},
-	"azure-aci":                                   {habits: habits{notFound: known, noUIDs: true, noStatus: true, polls: true}},
-	"SaladCloud":                                  {habits: habits{noNames: true, noUIDs: true, lies: true, ownContainers: true, polls: true}},
-	"Cisco":                                       {habits: habits{notFound: known, silent: true, progressInPoll: true}},
+	"interLink":  {habits: habits{listsCluster: true, byUID: true, loopInGetPods: true, loopInCreate: true, forgets: true}, once: true},
+	"azure-aci":  {habits: habits{notFound: known, noUIDs: true, noStatus: true, polls: true}},
+	"SaladCloud": {habits: habits{noNames: true, noUIDs: true, lies: true, ownContainers: true, polls: true}},
+	"Cisco":      {habits: habits{notFound: known, silent: true, progressInPoll: true}},
 }
 
 // each runs f with every wild provider.
@@ -108,6 +110,7 @@ func TestWildProvidersComplete(t *testing.T) {
 	each(t, func(w *world) {
 		w.start()
 		good, bad := w.pod("good", corev1.RestartPolicyNever), w.pod("failing", corev1.RestartPolicyNever)
+		later := w.pod("later", corev1.RestartPolicyNever)
 		pass(time.Minute)
 		w.cloud.exit("good", 0)
 		w.cloud.exit("failing", 3)
@@ -116,10 +119,18 @@ func TestWildProvidersComplete(t *testing.T) {
 		w.phase("after the exit", "failing", corev1.PodFailed)
 		w.kill()
 		w.start()
-		pass(3 * time.Minute)
+		pass(12 * time.Minute)
+		w.cloud.exit("later", 0)
+		pass(12 * time.Minute)
 		w.phase("after a restart", "good", corev1.PodSucceeded)
-		w.once("after a restart", good, bad)
+		w.phase("after a restart", "later", corev1.PodSucceeded)
+		w.phase("after a restart", "failing", corev1.PodFailed)
+		if !w.habits.staleRunning { // then DeletePod makes sure of the end
+			w.holds("after a restart", "failing", "good", "later")
+		}
+		w.once("after a restart", good, bad, later)
 		w.delete("good")
+		w.delete("later")
 		w.delete("failing")
 		pass(3 * time.Minute)
 		w.holds("after the deletion")
@@ -151,7 +162,7 @@ func TestWildProvidersOutlastTheirBackEnd(t *testing.T) {
 // A pod that is deleted while no process runs leaves no job behind.
 func TestWildProvidersLeaveNoOrphans(t *testing.T) {
 	each(t, func(w *world) {
-		if w.habits.noNames || w.habits.listsCluster {
+		if w.habits.noNames || w.habits.jobNames || w.habits.listsCluster {
 			return // it does not list such a job
 		}
 		w.start()

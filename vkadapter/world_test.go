@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -93,6 +94,7 @@ type habits struct {
 	silent         bool          // has no NotifyPods
 	noUIDs         bool          // returns pods without UIDs: azure-aci, k3k
 	noNames        bool          // returns pods without metadata: SaladCloud
+	jobNames       bool          // GetPods names pods after their jobs; DeletePod takes these names, GetPod does not: nomad
 	notFound       error         // for a pod that isn't there; nil: nil, nil
 	lies           bool          // returns nothing and no error while the back end is away: SaladCloud
 	byUID          bool          // has GetPodByUID, and GetPod is not implemented: interLink
@@ -192,6 +194,9 @@ func (p *provider) handler() statusByMethod {
 	}
 	return notifying{p}
 }
+
+// jobPrefix begins the names of the pods of GetPods with jobNames.
+const jobPrefix = "job-of-"
 
 // report tells a pod that the provider goes on using.
 func (p *provider) report(pod *corev1.Pod) {
@@ -375,7 +380,11 @@ func (p *provider) DeletePod(_ context.Context, pod *corev1.Pod) error {
 		}
 		return errAway
 	}
-	j, ok := p.jobs[key(pod.Namespace, pod.Name)]
+	name := pod.Name
+	if p.jobNames {
+		name = strings.TrimPrefix(name, jobPrefix)
+	}
+	j, ok := p.jobs[key(pod.Namespace, name)]
 	if p.listsCluster {
 		p.mu.Lock()
 		_, ok2 := p.known[pod.UID]
@@ -548,7 +557,11 @@ func (p *provider) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
 			}
 		}
 		if p.alive(j) && time.Since(j.created) >= p.lag {
-			pods = append(pods, p.returned(j))
+			pod := p.returned(j)
+			if p.jobNames {
+				pod.Name = jobPrefix + pod.Name
+			}
+			pods = append(pods, pod)
 		}
 	}
 	return pods, nil
