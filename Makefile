@@ -155,8 +155,8 @@ e2e: ## The packages and examples against a real control plane (built on first u
 	cd test/conformance && KUBEWRIGHT_E2E=1 KUBEWRIGHT_CONFORMANCE=built $(GO) test -timeout $(E2E_TIMEOUT) -count=1 -v -run TestSubset . # says why if it is left out
 
 .PHONY: ports
-ports: ## A real provider of virtual-kubelet, azure-aci, with vkadapter and with virtual-kubelet's node package: minutes to compile, a second to run
-	cd test/ports/azureaci && $(GO) test -timeout $(TEST_TIMEOUT) -count=1 -v ./...
+ports: ## Three real providers of virtual-kubelet with vkadapter and with virtual-kubelet's node package: minutes to compile, a second to run
+	cd test/ports && $(GO) test -timeout $(TEST_TIMEOUT) -count=1 -v ./...
 
 .PHONY: e2e-containers
 e2e-containers: ## examples/crikubelet on a containerd of its own, with some of Kubernetes' specs: root, Debian's containerd (KUBEWRIGHT_CONTAINERD=2 builds another)

@@ -68,6 +68,9 @@
 //   - If GetPodStatus hangs or panics for one pod, that pod keeps its last status.
 //   - If all methods return no error and no pods while the backend is away,
 //     podsync.Policy.MassHold protects the pods, provided that there is more than one.
+//   - If the process is killed after CreatePod has created an instance and before the
+//     annotations of the pod are stored, the next process has the old annotations. It calls
+//     CreatePod again if the provider does not find the instance without them.
 //   - If another process on this machine runs a node with the same name, [Node.Run] waits.
 //     If it is on another machine, the lease decides which of them acts.
 //

@@ -26,6 +26,7 @@ var licences = []struct {
 	{"CC-BY-SA-4.0", []string{"Attribution-ShareAlike 4.0 International"}, ""}, // of the documentation of go-digest
 	{"FTL", []string{"FreeType License", "FTL"}, ""},
 	{"MPL-2.0", []string{"Mozilla Public License Version 2.0"}, ""},
+	{"MPL-2.0", []string{"Mozilla Public License, version 2.0", "Covered Software"}, "Mozilla Public License Version 2.0"},
 }
 
 // classify returns the SPDX identifiers of the licences in text. It ignores

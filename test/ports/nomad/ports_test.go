@@ -1,0 +1,150 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nomad runs the provider of Nomad that virtual-kubelet v0.10 had, with vkadapter and
+// with virtual-kubelet's own node package, side by side. Nomad is a fake.
+package nomad
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/virtual-kubelet/virtual-kubelet/node"
+	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
+	"old.invalid/virtual-kubelet/providers/nomad"
+
+	"github.com/kubewright/kubewright/internal/testmain"
+	"github.com/kubewright/kubewright/test/ports/internal/side"
+)
+
+func TestMain(m *testing.M) { testmain.Run(m) }
+
+// cluster is a fake of the Nomad API. It is behind a socket, because the provider makes its
+// own HTTP client.
+type cluster struct {
+	side.Cloud
+
+	mu   sync.Mutex
+	jobs map[string]*api.Job
+	dead map[string]bool
+}
+
+func newCluster(t *testing.T) *cluster {
+	c := &cluster{jobs: map[string]*api.Job{}, dead: map[string]bool{}}
+	server := httptest.NewUnstartedServer(c)
+	// A connection that stays open would hold up virtual time.
+	server.Config.SetKeepAlivesEnabled(false)
+	server.Start()
+	t.Cleanup(server.Close)
+	t.Setenv("NOMAD_ADDR", server.Listener.Addr().String())
+	return c
+}
+
+func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := c.Call(r.Context()); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("X-Nomad-Index", "1")
+	w.Header().Set("X-Nomad-LastContact", "0")
+	w.Header().Set("X-Nomad-KnownLeader", "true")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, allocations := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/v1/job/"), "/allocations")
+	job := c.jobs[id]
+	var answer any
+	switch {
+	case r.URL.Path == "/v1/jobs" && r.Method == http.MethodPut:
+		var sent api.JobRegisterRequest
+		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		now := time.Now().Unix()
+		sent.Job.SubmitTime = &now
+		if c.jobs[*sent.Job.ID] == nil { // otherwise it is an update
+			c.Started(*sent.Job.ID, *sent.Job.ID)
+		}
+		c.jobs[*sent.Job.ID] = sent.Job
+		answer = api.JobRegisterResponse{EvalID: "registered"}
+	case r.URL.Path == "/v1/jobs":
+		list := []api.JobListStub{}
+		for id := range c.jobs {
+			if strings.HasPrefix(id, r.URL.Query().Get("prefix")) {
+				list = append(list, api.JobListStub{ID: id, Name: id})
+			}
+		}
+		answer = list
+	case r.Method == http.MethodDelete: // an unknown job is no error
+		if job != nil {
+			delete(c.jobs, id)
+			c.Stopped(id)
+		}
+		answer = api.JobDeregisterResponse{EvalID: "deregistered"}
+	case job == nil:
+		http.Error(w, "job not found", http.StatusNotFound)
+		return
+	case allocations:
+		answer = []api.AllocationListStub{{JobID: id, TaskStates: map[string]*api.TaskState{
+			job.TaskGroups[0].Tasks[0].Name: {State: c.status(id), StartedAt: time.Unix(*job.SubmitTime, 0)},
+		}}}
+	default:
+		status := c.status(id)
+		job.Status = &status
+		answer = job
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func (c *cluster) status(id string) string {
+	if c.dead[id] {
+		return "dead"
+	}
+	return "running"
+}
+
+func jobOf(pod string) string { return "nomad-virtual-kubelet-" + pod }
+
+func (c *cluster) exit(pod string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dead[jobOf(pod)] = true
+}
+
+func process(t *testing.T) side.Process {
+	provider, err := nomad.NewProvider(nil, side.NodeName, "Linux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(nodeutil.ProviderConfig) node.PodLifecycleHandler { return provider }
+}
+
+func TestSideBySide(t *testing.T) {
+	side.Compare(t, func(t *testing.T) *side.Port {
+		c := newCluster(t)
+		return &side.Port{Cloud: &c.Cloud, Process: process, Exit: c.exit}
+	}, map[string][]string{
+		side.Kubewright: {
+			"created: 2 instances, at most 1 for a pod; gone Running, web Running",
+			"restarted, one deleted meanwhile: 2 instances, at most 1 for a pod; web Running",
+			"after two minutes of errors: 3 instances, at most 1 for a pod; new Running, web Running",
+			"after a minute without the API server, web ended: 3 instances, at most 1 for a pod; new Running, web Failed",
+			"with a second process: 4 instances, at most 1 for a pod; new Running, two Running, web Failed",
+			"deleted: 4 instances, at most 1 for a pod; new Running Terminating, two Running Terminating",
+		},
+		side.VirtualKubelet: {
+			"created: 2 instances, at most 1 for a pod; gone Running, web Running",
+			"restarted, one deleted meanwhile: 1 instances, at most 2 for a pod; web Running",
+			"after two minutes of errors: 1 instances, at most 2 for a pod; new Failed ProviderFailed, web Running",
+			"after a minute without the API server, web ended: 1 instances, at most 2 for a pod; new Failed ProviderFailed, web Failed",
+			"with a second process: 1 instances, at most 2 for a pod; new Failed ProviderFailed, two Running, web Failed",
+			"deleted: 0 instances, at most 2 for a pod; ",
+		},
+	})
+}

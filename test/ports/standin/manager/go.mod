@@ -1,0 +1,3 @@
+module github.com/virtual-kubelet/virtual-kubelet/manager
+
+go 1.26.0

@@ -1,0 +1,3 @@
+module github.com/virtual-kubelet/virtual-kubelet/providers
+
+go 1.26.0

@@ -1,0 +1,3 @@
+module github.com/hashicorp/nomad/testutil
+
+go 1.26.0
