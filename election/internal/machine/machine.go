@@ -548,7 +548,7 @@ func (m *Machine) readDone(now Instant, e Answered[*coordinationv1.Lease], based
 	}
 	m.readAt = now.Mono + m.readInterval()
 	// If the holder seemed to be silent and is not, the watch is stale.
-	if m.known && m.held > 0 && now.Mono >= m.held && spec.PulseOf(l) != spec.PulseOf(m.lease) {
+	if m.held > 0 && now.Mono >= m.held && spec.PulseOf(l) != spec.PulseOf(m.lease) {
 		m.stream++
 	}
 	if known := versionOf(m.lease); known == based && spec.Older(versionOf(l), known) {
@@ -642,7 +642,7 @@ func (m *Machine) stored(now Instant, e Answered[*coordinationv1.Lease]) {
 // claimed begins a term, if the answer came in time.
 func (m *Machine) claimed(now, sent Instant, l *coordinationv1.Lease) {
 	vacant := time.Duration(0)
-	if m.known && m.lease != nil {
+	if m.lease != nil {
 		vacant = now.Mono - m.pulseAt
 	}
 	m.observe(now, l, false, inOrder)

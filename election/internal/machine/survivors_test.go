@@ -129,16 +129,18 @@ func TestALastResortWithdrawsItsRecord(t *testing.T) {
 	}
 }
 
-// A read that shows a renewal says nothing about the watch while the holder is not silent.
+// A read that shows a change says nothing about the watch while no holder is silent.
 func TestAReadOfALiveHolderDoesNotEndTheWatch(t *testing.T) {
-	b := newBench(t)
-	b.expect(0, Read)
-	b.answer(Read, leaseOf("x", 1), nil)
-	b.apply(0, WatchLost{Gone: true})
-	b.expect(time.Second, Read)
-	b.answer(Read, leaseOf("x", 2, atVersion("2")), nil)
-	if b.stream != 0 {
-		t.Error("the next stream ends at once")
+	for name, before := range map[string]*coordinationv1.Lease{"held": leaseOf("x", 1), "free": leaseOf("", 1)} {
+		b := newBench(t)
+		b.expect(0, Read)
+		b.answer(Read, before, nil)
+		b.apply(0, WatchLost{Gone: true})
+		b.expect(time.Second, Read)
+		b.answer(Read, leaseOf("x", 2, atVersion("2")), nil)
+		if b.stream != 0 {
+			t.Errorf("%s: the next stream ends at once", name)
+		}
 	}
 }
 
