@@ -37,6 +37,36 @@ func testBudgetRunAndDelete(t *testing.T) {
 	}
 }
 
+// A pod that takes five seconds to run and to stop costs no more if PendingAfter is longer. An image
+// that can't be pulled is written before that.
+func TestBudgetSlowStart(t *testing.T) { synctest.Test(t, testBudgetSlowStart) }
+
+func testBudgetSlowStart(t *testing.T) {
+	w := newWorld(t, podsynctest.Options{StartTime: 5 * time.Second, StopTime: 5 * time.Second})
+	w.cfg.PendingAfter = 10 * time.Second
+	w.run()
+	pod := w.bind(newPod("a"))
+	pass(3 * time.Second)
+	w.backend.Edit(pod.UID, func(st *corev1.PodStatus) { st.PodIP = "192.0.2.7" })
+	pass(time.Second)
+	w.expectRequests(0, 0, 0)
+	pass(time.Hour)
+	w.expectPhase("a", corev1.PodRunning)
+	w.expectRequests(1, 0, 0)
+	w.kubectlDelete("a", -1)
+	pass(time.Minute)
+	w.expectGone("a")
+	w.expectRequests(2, 1, 0)
+
+	held := w.bind(newPod("b"))
+	pass(time.Second)
+	w.backend.Edit(held.UID, func(st *corev1.PodStatus) {
+		st.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}
+	})
+	pass(0)
+	w.expectRequests(3, 1, 0)
+}
+
 func TestBudgetJob(t *testing.T) { synctest.Test(t, testBudgetJob) }
 
 func testBudgetJob(t *testing.T) {
