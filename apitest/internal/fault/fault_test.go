@@ -76,9 +76,9 @@ func TestAFaultEnds(t *testing.T) {
 		var l fault.List
 		l.Inject(fault.Fault{Name: "minute", Hang: true, For: time.Minute})
 		remove := l.Inject(fault.Fault{Name: "until removed", Hang: true})
-		time.Sleep(time.Minute - 1)
+		time.Sleep(time.Minute - time.Nanosecond)
 		got := decided(&l, 1)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		got = append(got, decided(&l, 1)...)
 		remove()
 		got = append(got, decided(&l, 1)...)
