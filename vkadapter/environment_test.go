@@ -4,16 +4,19 @@
 package vkadapter
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	"github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
 // stub is a provider that is never called.
@@ -100,5 +103,76 @@ func TestVariablesAreResolvedBeforeTheProviderGetsThePod(t *testing.T) {
 				t.Errorf("one more event: %q", <-recorder.Events)
 			}
 		})
+	}
+}
+
+// mounter is a provider that reads the volumes of a pod from the Resolver that it shares with
+// the adapter.
+type mounter struct {
+	node.PodLifecycleHandler
+	resolver *podenv.Resolver
+	files    map[string]string // by volume and path
+}
+
+func (m *mounter) GetPod(context.Context, string, string) (*corev1.Pod, error) {
+	return nil, errdefs.NotFound("no such pod")
+}
+
+func (m *mounter) CreatePod(ctx context.Context, pod *corev1.Pod) error {
+	resolved := m.resolver.Pod(pod)
+	for _, volume := range pod.Spec.Volumes {
+		files, err := resolved.Volume(ctx, volume.Name)
+		if err != nil {
+			return err
+		}
+		for path, file := range files {
+			m.files[volume.Name+"/"+path] = string(file.Data)
+		}
+	}
+	return nil
+}
+
+func TestAProviderMountsWithTheResolver(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "there"}, Data: map[string][]byte{"key": []byte("secret")}})
+	s.Put(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
+	client := s.Client(apitest.User{}).CoreV1()
+	resolver, err := podenv.New(podenv.Config{ConfigMaps: client, Secrets: client, Services: client, ServiceAccounts: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &mounter{resolver: resolver, files: map[string]string{}}
+	a, err := New(m, Config{NodeName: "vk", Client: client, Resolver: resolver})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(3600))}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "1", Labels: map[string]string{"app": "web"}},
+		Spec: corev1.PodSpec{
+			NodeName: "vk", ServiceAccountName: "default", Containers: []corev1.Container{{Name: "c", Image: "none"}},
+			Volumes: []corev1.Volume{
+				{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "there"}}},
+				{Name: "access", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+					{ServiceAccountToken: token},
+					{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "app", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['app']"}}}}},
+				}}}},
+			},
+		},
+	}
+	s.Put(pod)
+	if _, err := a.Start(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if m.files["secret/key"] != "secret" || m.files["access/app"] != "web" || m.files["access/token"] == "" || len(m.files) != 3 {
+		t.Errorf("the provider has mounted %q", m.files)
+	}
+	if err := client.Secrets("default").Delete(t.Context(), "there", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pod.Name, pod.UID = "other", "2"
+	s.Put(pod)
+	if _, err := a.Start(t.Context(), pod); err == nil {
+		t.Error("a pod whose Secret is missing was created")
 	}
 }
