@@ -7,13 +7,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/events"
@@ -113,7 +109,8 @@ type Config struct {
 	// every node begins, before the setters run. The spec, such as taints and
 	// providerID, ownerReferences and finalizers have an effect only when the Node is
 	// created. The name must be empty or NodeName. There must be no Ready condition,
-	// because health checks decide about it. Default: an empty Node.
+	// because health checks decide about it. New rejects what the API server would
+	// refuse. Default: an empty Node.
 	Template *corev1.Node
 	// KeepTaints are taints that every node must have. The Node is created with them,
 	// and they are added again if another client removes them. Taints of Template and
@@ -337,18 +334,12 @@ func (cfg *Config) checkTemplate() field.ErrorList {
 		problems = append(problems, field.Forbidden(field.NewPath("KeepTaints"),
 			"node credentials may not change the taints of a Node that exists (NodeRestriction): use Template, or other credentials"))
 	}
-	problems = append(problems, metav1validation.ValidateLabels(template.Labels, path.Child("Labels"))...)
-	problems = append(problems, apivalidation.ValidateAnnotations(template.Annotations, path.Child("Annotations"))...)
-	if keys := status.ForbiddenLabels(template.Labels); cfg.NodeCredentials && len(keys) > 0 {
-		problems = append(problems, field.Forbidden(path.Child("Labels"),
-			fmt.Sprintf("node credentials may not set %s (NodeRestriction); see MayLabel", strings.Join(keys, ", "))))
-	}
+	problems = append(problems, refused(path, template.DeepCopy(), cfg.NodeCredentials)...)
+	problems = append(problems, refused(field.NewPath("KeepTaints"), &corev1.Node{Spec: corev1.NodeSpec{Taints: slices.Clone(cfg.KeepTaints)}}, false)...)
 	//lint:ignore SA1019 NodeRestriction still refuses it
 	if cfg.NodeCredentials && template.Spec.ConfigSource != nil {
 		problems = append(problems, field.Forbidden(path.Child("Spec", "ConfigSource"), "node credentials may not set it (NodeRestriction)"))
 	}
-	problems = append(problems, checkTaints(path.Child("Spec", "Taints"), template.Spec.Taints)...)
-	problems = append(problems, checkTaints(field.NewPath("KeepTaints"), cfg.KeepTaints)...)
 	for i, c := range template.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			problems = append(problems, field.Forbidden(path.Child("Status", "Conditions").Index(i), "health checks decide about Ready: use HealthChecks, SetNotReady or a setter"))
@@ -360,19 +351,12 @@ func (cfg *Config) checkTemplate() field.ErrorList {
 	return problems
 }
 
-func checkTaints(path *field.Path, taints []corev1.Taint) field.ErrorList {
+// refused returns the parts of node that the API server would refuse. From what a setter
+// sets they are left out.
+func refused(path *field.Path, node *corev1.Node, nodeCredentials bool) field.ErrorList {
 	var problems field.ErrorList
-	for i, taint := range taints {
-		at := path.Index(i)
-		for _, problem := range validation.IsQualifiedName(taint.Key) {
-			problems = append(problems, field.Invalid(at.Child("Key"), taint.Key, problem))
-		}
-		switch taint.Effect {
-		case corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
-		default:
-			problems = append(problems, field.NotSupported(at.Child("Effect"), taint.Effect,
-				[]corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}))
-		}
+	for _, problem := range status.DropInvalid(node, nodeCredentials) {
+		problems = append(problems, field.Forbidden(path, problem))
 	}
 	return problems
 }

@@ -121,7 +121,7 @@ func TestStandardLabels(t *testing.T) {
 	if diff := cmp.Diff(want, n.Labels); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if len(status.ForbiddenLabels(n.Labels)) != 0 {
+	if problems := status.DropInvalid(n, true); len(problems) > 0 {
 		t.Error("a node may not set the standard labels")
 	}
 	if n.Status.DaemonEndpoints.KubeletEndpoint.Port != 10250 {

@@ -3,11 +3,7 @@
 
 package status
 
-import (
-	"maps"
-	"slices"
-	"strings"
-)
+import "strings"
 
 // MayLabel reports whether an identity of the form system:node:NAME may set a
 // label with this key on its own Node (NodeRestriction admission plugin). Keys
@@ -41,16 +37,4 @@ func MayLabel(key string) bool {
 // within reports whether namespace is domain or below it.
 func within(namespace, domain string) bool {
 	return namespace == domain || strings.HasSuffix(namespace, "."+domain)
-}
-
-// ForbiddenLabels returns the keys of labels that a node identity may not set,
-// sorted.
-func ForbiddenLabels(labels map[string]string) []string {
-	var keys []string
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		if !MayLabel(key) {
-			keys = append(keys, key)
-		}
-	}
-	return keys
 }
