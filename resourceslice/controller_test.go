@@ -274,6 +274,23 @@ func TestADeleteIsOfTheVersionThatWasSeen(t *testing.T) {
 	})
 }
 
+// TestARemovalDoesNotWaitForALostCreateThatIsThere: it deletes the slice at once.
+func TestARemovalDoesNotWaitForALostCreateThatIsThere(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "resourceslices"}, Times: 1, LoseResponse: true})
+		r.publish(pools(device(1, "a")))
+		r.consumer.remove()
+		if err := r.c.Remove(pool); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(2 * time.Second)
+		if n := len(r.slices()); n != 0 {
+			t.Errorf("%d slices after two seconds", n)
+		}
+	})
+}
+
 // TestAClusterPoolOfAnotherOwner: a controller without a node leaves it alone.
 func TestAClusterPoolOfAnotherOwner(t *testing.T) {
 	bubble(t, func(r *rig) {
