@@ -20,6 +20,9 @@ func (c *Call) authorize() error { return c.authorizeAs(c.r.Verb) }
 func (c *Call) authorizeCreate() error { return c.authorizeAs("create") }
 
 func (c *Call) authorizeAs(verb string) error {
+	if c.r.User.In(request.GroupMasters) {
+		return nil // before the copy, which is an allocation
+	}
 	r := *c.r
 	r.Verb = verb
 	if r.Method == http.MethodPost && r.Subresource == "" {
