@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -104,6 +105,60 @@ func TestTimesOfAQuietNode(t *testing.T) {
 	for at, want := range map[time.Duration]bool{0: true, startPatience: true, startPatience + time.Second: false} {
 		if s.firstRound = time.Second; s.Starting(at) != want {
 			t.Errorf("starting at %v: %v", at, !want)
+		}
+	}
+}
+
+// A Node that differs only in what is another client's is not compared again.
+func TestAChangeOfOthersSettles(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "edit theirs=x", "event", "round a")
+	if w.state.sight != settled {
+		t.Errorf("the sight is %d", w.state.sight)
+	}
+}
+
+// A setter that has succeeded without a value has succeeded.
+func TestASetterThatSetsNothingCompletesTheStatus(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round failed")
+	if w.state.complete() {
+		t.Error("complete before a success")
+	}
+	w.apply(RoundBegan{})
+	w.apply(RoundEnded{Name: node1, Stages: []*corev1.Node{template(), template()}, Fresh: []int{0}})
+	if !w.state.complete() {
+		t.Error("not complete after a success")
+	}
+}
+
+// An outage ends once.
+func TestAnOutageEndsOnce(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "round b", "sent", "failed away", "at 30s", "round b", "sent")
+	if got := w.run([]string{"written"}); !strings.Contains(got, "+recovered") {
+		t.Errorf("after the outage: %s", got)
+	}
+	w.run([]string{"round", "c"})
+	w.run([]string{"sent"})
+	if got := w.run([]string{"written"}); strings.Contains(got, "+recovered") {
+		t.Errorf("after the next write: %s", got)
+	}
+}
+
+func TestFailuresOverTaintsAreReportedUnlessItIsAConflict(t *testing.T) {
+	for verdict, counts := range map[string]bool{"away": true, "refused": true, "other": false, "gone": false, "hungUp": false} {
+		w := story(t, "rules setter taint", "at 1s", "round a", "sent", "created", "edit taints", "event", "round a", "sent")
+		if got := w.run([]string{"failed", verdict}); strings.Contains(got, "+counts") != counts {
+			t.Errorf("%s: %s", verdict, got)
+		}
+	}
+}
+
+// Only resources that are counted must be integers.
+func TestFractionsOfResources(t *testing.T) {
+	for name, allowed := range map[corev1.ResourceName]bool{
+		"cpu": true, "kubernetes.io/batch": true, "example.kubernetes.io/x": true, "pods": false, "example.com/gpu": false,
+	} {
+		if problem := quantityProblem(name, resource.MustParse("500m")); (problem == "") != allowed {
+			t.Errorf("%s: %q", name, problem)
 		}
 	}
 }
