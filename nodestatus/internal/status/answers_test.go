@@ -162,3 +162,35 @@ func TestFractionsOfResources(t *testing.T) {
 		}
 	}
 }
+
+// What the API server would refuse is left out by its own rule.
+func TestInvalidKeysAndValuesAreLeftOut(t *testing.T) {
+	node := template()
+	node.Annotations = map[string]string{"no key!": "x", "Example.com/Fine": "y"}
+	node.Spec.Taints = []corev1.Taint{{Key: "a", Value: "no value!", Effect: corev1.TaintEffectNoSchedule}, {Key: "b", Value: "v", Effect: corev1.TaintEffectNoSchedule}}
+	problems := DropInvalid(node, false)
+	if len(problems) != 2 || len(node.Annotations) != 1 || len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != "b" {
+		t.Errorf("problems %q, annotations %v, taints %v", problems, node.Annotations, node.Spec.Taints)
+	}
+}
+
+// A patch has a resourceVersion if it is for one version of the Node.
+func TestAPatchHasTheVersionItIsFor(t *testing.T) {
+	for version, want := range map[string]bool{"": false, "7": true} {
+		data, err := difference{}.patch("u", version, nil)
+		if err != nil || strings.Contains(string(data), `"resourceVersion":"7"`) != want || strings.Contains(string(data), "resourceVersion") != want {
+			t.Errorf("%q: %s, %v", version, data, err)
+		}
+	}
+}
+
+// Only a read that was asked for wants a round.
+func TestWants(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a", "sent", "created")
+	if w.state.Wants() {
+		t.Error("a quiet node wants a round")
+	}
+	if w.run([]string{"asked"}); !w.state.Wants() {
+		t.Error("a read was asked for, and no round is wanted")
+	}
+}
