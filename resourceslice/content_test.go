@@ -87,13 +87,16 @@ func TestEveryFieldChangesTheHash(t *testing.T) {
 			s := &resourcev1.ResourceSlice{Spec: spec}
 			rec := e.record(s)
 			text := fmt.Sprint(rec.id, rec.generation, rec.count, rec.nodeName, rec.head)
+			var items []string // the order is by name, which is in the hash too
 			for _, is := range rec.items {
-				text += fmt.Sprint(" ", is.hash)
+				item := fmt.Sprint(is.hash)
 				for _, t := range is.taints {
-					text += fmt.Sprint(" ", t.added) // not in the hash
+					item += fmt.Sprint(" ", t.added) // not in the hash
 				}
+				items = append(items, item)
 			}
-			return text
+			slices.Sort(items)
+			return text + fmt.Sprint(items)
 		}
 		before := content()
 		if content() != before {
