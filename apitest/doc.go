@@ -81,7 +81,7 @@
 //	tokens of ServiceAccounts, TokenReview yes; they do not change who a client is
 //	eviction, PodDisruptionBudgets         yes; no controller fills in the status of a budget
 //	PriorityClasses                        yes
-//	/scale of Deployments and others,      yes, not recorded
+//	/scale of Deployments and others,      yes, recorded
 //	  and of custom resources
 //	server-side apply                      yes, recorded; managedFields are exact
 //	                                         from the first apply to an object on,

@@ -117,6 +117,52 @@ var ruleCases = []scenario{
 		c.do(req{Path: configMapsPath, Query: "resourceVersion=999999999&limit=1"})
 		c.do(req{Path: configMapsPath + "/b", Query: "resourceVersion=" + rv, Code: 404})
 	}},
+	{"scale", func(c *C) {
+		c.namespace()
+		labels := object{"a": "b", "c": "d"}
+		template := object{"metadata": object{"labels": labels}, "spec": object{"containers": []any{object{"name": "c", "image": "i"}}}}
+		matching := object{"selector": object{"matchLabels": labels}, "template": template, "replicas": 1}
+		controller := maps.Clone(matching)
+		controller["selector"] = labels
+		stateful := maps.Clone(matching)
+		stateful["serviceName"] = "s"
+		for _, k := range []struct {
+			path string
+			spec object
+		}{
+			{"/apis/apps/v1/namespaces/{NS}/deployments", matching},
+			{"/apis/apps/v1/namespaces/{NS}/replicasets", matching},
+			{"/apis/apps/v1/namespaces/{NS}/statefulsets", stateful},
+			{"/api/v1/namespaces/{NS}/replicationcontrollers", controller},
+		} {
+			c.note("%s", k.path)
+			path := k.path + "/x/scale"
+			c.get(path, 404)
+			c.quiet("POST", k.path, object{"metadata": object{"name": "x"}, "spec": k.spec}, 201)
+			was := c.get(path, 200)
+			c.put(path, was.with(func(m object) { in(m, "spec")["replicas"] = 3 }), 200)
+			c.put(path, was.with(func(m object) { in(m, "spec")["replicas"] = 4 }), 409) // an old version
+			unversioned := func(change func(object)) object {
+				return was.with(func(m object) {
+					delete(in(m, "metadata"), "resourceVersion")
+					change(m)
+				})
+			}
+			c.put(path, unversioned(func(m object) { in(m, "spec")["replicas"] = -1 }), 422)
+			c.put(path, unversioned(func(m object) { in(m, "metadata")["uid"] = "other" }), 409)
+			c.put(path, unversioned(func(m object) { in(m, "metadata")["name"] = "other" }), 400)
+			c.patch(path, mergePatch, object{"spec": object{"replicas": 0}}, 200)
+			c.patch(path, strategicPatch, object{"spec": object{"replicas": 5}}, 200)
+			c.patch(path, mergePatch, object{"spec": object{"replicas": -5}}, 422)
+			c.patch(k.path+"/absent/scale", mergePatch, object{"spec": object{"replicas": 5}}, 404)
+			c.post(path, unversioned(func(object) {}), 405)
+			c.delete(path, nil, 405)
+			stored := c.do(req{Path: k.path + "/x", Code: 200, quiet: true})
+			c.note("replicas %v, generation %v", in(stored.Body, "spec")["replicas"], in(stored.Body, "metadata")["generation"])
+			c.quiet("DELETE", k.path+"/x", nil, 200)
+		}
+		c.get("/apis/apps/v1/namespaces/{NS}/daemonsets/x/scale", 404)
+	}},
 	{"generations", func(c *C) {
 		c.namespace()
 		labels := object{"matchLabels": object{"a": "b"}}

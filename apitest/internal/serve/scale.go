@@ -25,9 +25,7 @@ func (c *Call) scale() (*Answer, error) {
 	var err error
 	switch c.r.Verb {
 	case "get":
-		if it, err = c.lookup(); err != nil && !c.kind.Dynamic {
-			err = apierrors.NewNotFound(schema.GroupResource{Group: c.resource().Group, Resource: c.kind.Resource + "/scale"}, c.r.Name)
-		}
+		it, err = c.lookup()
 	case "update", "patch":
 		if err = c.checkOptions("UpdateOptions"); err == nil {
 			it, err = c.rescale()

@@ -269,13 +269,16 @@ func (c *Call) put(obj runtime.Object, mayCreate bool) (*store.Item, int, error)
 }
 
 func (c *Call) preconditionFailed(want, have types.UID) error {
-	path := "/registry/" + c.kind.Resource + "/"
+	path := "/registry/" + cmp.Or(storageNames[c.kind.Resource], c.kind.Resource) + "/"
 	if k := c.key(); k.Namespace != "" {
 		path += k.Namespace + "/"
 	}
 	return fmt.Errorf("StorageError: invalid object, Code: 4, Key: %s%s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %s, UID in object meta: %s",
 		path, c.r.Name, want, have)
 }
+
+// storageNames are the names of resources in the keys of etcd, where they differ.
+var storageNames = map[string]string{"replicationcontrollers": "controllers", "nodes": "minions", "services": "services/specs", "endpoints": "services/endpoints"}
 
 // optimisticLock is the message of the real server for a stale write.
 const optimisticLock = "the object has been modified; please apply your changes to the latest version and try again"
