@@ -180,7 +180,7 @@ func TestAPodHasTheHostAddressAndTheEventsOfAKubelet(t *testing.T) {
 		return reasons
 	}
 	exampletest.Eventually(t, k.api, "the events of the container", func() bool {
-		return slices.Equal(reasons(), []string{"kubelet Created", "kubelet Killing", "kubelet Pulled", "kubelet Started"})
+		return slices.Equal(reasons(), []string{"kubelet Killing", "kubelet Started"})
 	})
 	k.stop()
 	exampletest.NothingRefused(t, k.api)
