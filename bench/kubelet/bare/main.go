@@ -117,11 +117,19 @@ func (c *client) start(ctx context.Context, i int, p *pod) error {
 // grace is the grace period of the pods.
 const grace = 5 * time.Second
 
-// stop stops the container of a pod, and its sandbox.
-func (c *client) stop(ctx context.Context, _ int, p *pod) error {
-	if _, err := c.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: p.container, Timeout: int64(grace / time.Second)}); err != nil {
-		return err
+// stopTries is how often the end of a pod is tried.
+const stopTries = 20
+
+// stop stops the container of a pod, and its sandbox. A shim whose pod is ending may close the
+// connection on containerd, and then a kubelet repeats the call, too.
+func (c *client) stop(ctx context.Context, _ int, p *pod) (err error) {
+	for range stopTries {
+		if _, err = c.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: p.container, Timeout: int64(grace / time.Second)}); err == nil {
+			if _, err = c.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.sandbox}); err == nil {
+				return nil
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
-	_, err := c.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.sandbox})
 	return err
 }
