@@ -13,7 +13,7 @@ GO ?= go
 # Nested modules: their requirements stay out of the root go.mod.
 MODULES := $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod' | grep -v testdata))
 # Those that are tested with the root; bench and test/controlplane have targets of their own.
-EXAMPLES := $(filter nodeapi vkadapter examples/%,$(MODULES))
+EXAMPLES := $(filter nodeapi vkadapter apitest/% examples/%,$(MODULES))
 # The build's results don't depend on the clone's directory, so that Go's cache serves all clones of a machine.
 export GOFLAGS := $(filter-out -trimpath,$(shell $(GO) env GOFLAGS 2>/dev/null)) -trimpath
 # Packages of the root module with benchmarks.
@@ -244,6 +244,7 @@ structure: ## How the files of each package use one another; fails for a circle 
 	@$(GO) run ./hack/structure $(STRUCTURE) -limits hack/structure/limits.txt ./...
 	@$(GO) run ./hack/structure $(STRUCTURE) -limits hack/structure/limits.txt -C nodeapi ./...
 	@$(GO) run ./hack/structure $(STRUCTURE) -limits hack/structure/limits.txt -C vkadapter ./...
+	@$(GO) run ./hack/structure $(STRUCTURE) -limits hack/structure/limits.txt -C apitest/crdschema ./...
 
 .PHONY: vuln
 vuln: ## Known vulnerabilities in what the modules call; says so where the database can't be reached

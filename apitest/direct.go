@@ -44,9 +44,7 @@ func (s *Server) Put(obj runtime.Object) runtime.Object {
 	if k.Spec != nil && m.GetGeneration() == 0 {
 		m.SetGeneration(1)
 	}
-	if k.Defaults != nil {
-		k.Defaults(obj)
-	}
+	k.SetDefaults(obj, v)
 	if ns, ok := obj.(*corev1.Namespace); ok && old == nil && ns.DeletionTimestamp == nil && ns.Spec.Finalizers == nil {
 		ns.Spec.Finalizers = []corev1.FinalizerName{corev1.FinalizerKubernetes} // the namespace is emptied before it is removed
 	}

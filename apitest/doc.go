@@ -86,7 +86,8 @@
 //	server-side apply                      yes, recorded; managedFields are exact
 //	                                         from the first apply to an object on,
 //	                                         or always: Options.ManagedFields
-//	custom resources                       yes, recorded; no schema, no conversion
+//	custom resources                       yes, recorded; no conversion; schemas with
+//	                                         Options.Schemas
 //	garbage collection                     on Server.CollectGarbage
 //	namespaces                             emptied by the server itself
 //
@@ -94,7 +95,8 @@
 //
 //   - authentication, quotas, limit ranges, webhooks, admission policies, Pod Security,
 //     priority and fairness, rate limits
-//   - the schemas of custom resources: no validation, pruning, defaults or conversion
+//   - without [Options].Schemas the schemas of custom resources: no validation, pruning or
+//     defaults; and always their conversion
 //   - defaults and validation of kinds that the table does not list
 //   - in pods: the content of affinity, most of security contexts, names of resource claims,
 //     volumes of storage systems, RuntimeClasses, the admission plugin ServiceAccount

@@ -4,8 +4,10 @@
 package apitest
 
 import (
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubewright/kubewright/apitest/internal/fault"
 	"github.com/kubewright/kubewright/apitest/internal/request"
@@ -44,6 +46,13 @@ type Options struct {
 	// watch can start before them. A watch from an older resourceVersion is answered with
 	// 410. 0 means 4096.
 	History int
+	// Schemas compiles the schemas of a CustomResourceDefinition by version, or returns
+	// the errors of an invalid definition, whose write is answered with 422. Use
+	// crdschema.Compile of the separate module apitest/crdschema, which runs the code of
+	// the real server. Nil means that custom resources have no schemas, and that nothing
+	// is pruned, defaulted or validated. The server holds its locks while it calls
+	// Schemas, so Schemas must not use the server. It may keep its argument.
+	Schemas func(definition *unstructured.Unstructured) (map[string]Schema, field.ErrorList)
 }
 
 // Server is an API server in memory. It starts no goroutines: the goroutine of the
@@ -70,7 +79,8 @@ func (f AuthorizerFunc) Authorize(s *Server, r Request) (bool, string) { return 
 
 // Kind describes a kind that client-go's scheme does not have, for
 // Server.Register and Options.Kinds. Its objects are served without schema
-// validation, defaults or conversion, in JSON only.
+// validation, defaults or conversion, in JSON only. See Options.Schemas for kinds of
+// CustomResourceDefinitions.
 type Kind struct {
 	// GroupVersionKind is required.
 	schema.GroupVersionKind

@@ -111,7 +111,7 @@ func all() []scenario {
 	for _, part := range [][]scenario{
 		objectCases, updateCases, patchCases, deleteCases, listCases, watchCases, encodingCases,
 		nodeCases, podCases, podStatusCases, podSubresourceCases, identityCases, rbacCases, coordinationCases, eventCases, coreCases, sliceCases, discoveryCases,
-		genericCases, applyCases, ruleCases, corpusCases,
+		genericCases, applyCases, ruleCases, schemaCases, corpusCases,
 	} {
 		list = append(list, part...)
 	}
@@ -133,7 +133,7 @@ func Run(t *testing.T, target Target) {
 			if slices.Contains(target.Except, s.name) {
 				t.Skip("left out")
 			}
-			if version != Versions[0] && slices.ContainsFunc(ruleCases, func(r scenario) bool { return r.name == s.name }) {
+			if version != Versions[0] && slices.ContainsFunc(slices.Concat(ruleCases, schemaCases), func(r scenario) bool { return r.name == s.name }) {
 				t.Skip("recorded of the newest version only")
 			}
 			transcript := ""

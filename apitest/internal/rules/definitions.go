@@ -85,7 +85,12 @@ var customResourceDefinitions = func() *Kind {
 	k := DynamicKind("CustomResourceDefinition", "customresourcedefinitions", false, true, DefinitionVersion)
 	k.Unconditional = true
 	k.OnCreate = func(w *Write, obj runtime.Object) { contentOf(obj)["status"] = acceptedStatus(obj, w.Now) }
-	k.validate = func(_ *Write, obj, _ runtime.Object) field.ErrorList {
+	k.validate = func(w *Write, obj, _ runtime.Object) field.ErrorList {
+		if w.Schemas != nil {
+			if _, errs := w.Schemas(obj.(*unstructured.Unstructured).DeepCopy()); len(errs) > 0 {
+				return errs
+			}
+		}
 		_, errs := DefinitionOf(obj)
 		return errs
 	}

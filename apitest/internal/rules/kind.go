@@ -21,12 +21,16 @@ import (
 type Write struct {
 	Group       string // of the version of the request
 	Subresource string
+	View        int         // the index of the version of the request in Kind.Views
 	Minor       int         // the minor version of the server
 	Now         metav1.Time // truncated to seconds, as the API stores times
 	// On reports whether a feature gate is on.
 	On func(gate string) bool
 	// Objects returns the stored objects of a kind, sorted by namespace and name.
 	Objects func(schema.GroupKind) []runtime.Object
+	// Schemas compiles the schemas of a CustomResourceDefinition. Nil means that
+	// custom resources have no schemas.
+	Schemas Compiler
 }
 
 // Kind describes a resource: all rules that differ from one resource to another.
@@ -93,6 +97,9 @@ type View struct {
 	// toStored and fromStored convert objects; they are nil for the stored
 	// version. They return new objects, which may share unchanged values.
 	toStored, fromStored func(runtime.Object) runtime.Object
+	// schema prunes, defaults and validates the objects of this version, which
+	// have no Go type. It may be nil.
+	schema Schema
 	// Labels maps the selectable fields of this version to their names in the
 	// stored version. Nil means that the names are equal.
 	Labels map[string]string

@@ -15,10 +15,10 @@ import (
 	"github.com/kubewright/kubewright/apitest/internal/codec"
 )
 
-// Decoder returns the decoder for bodies of the kind.
-func (k *Kind) Decoder(m *codec.Media, strict bool) runtime.Decoder {
+// Decoder returns the decoder for bodies of the kind in view v.
+func (k *Kind) Decoder(v int, m *codec.Media, strict bool) runtime.Decoder {
 	if k.Dynamic {
-		return untyped{kind: k.Stored().WithKind(k.Name), definition: k.Stored() == DefinitionVersion, yaml: m == codec.YAML, strict: strict}
+		return untyped{kind: k.Stored().WithKind(k.Name), definition: k.Stored() == DefinitionVersion, schema: k.Views[v].schema, yaml: m == codec.YAML, strict: strict}
 	}
 	return m.Decoder(strict)
 }
@@ -27,6 +27,7 @@ func (k *Kind) Decoder(m *codec.Media, strict bool) runtime.Decoder {
 type untyped struct {
 	kind         schema.GroupVersionKind
 	definition   bool // the kind has a type on the real server, so a body need not name it
+	schema       Schema
 	yaml, strict bool
 }
 
@@ -61,7 +62,19 @@ func (u untyped) Decode(data []byte, _ *schema.GroupVersionKind, _ runtime.Objec
 	if err != nil {
 		return nil, &gvk, err
 	}
-	if all = append(all, unknown...); len(all) > 0 {
+	all = append(all, unknown...)
+	if u.schema != nil {
+		pruned, err := u.schema.Prune(obj.Object)
+		if err != nil {
+			return nil, &gvk, err
+		}
+		for _, path := range pruned {
+			if u.strict {
+				all = append(all, fmt.Errorf("unknown field %q", path))
+			}
+		}
+	}
+	if len(all) > 0 {
 		return obj, &gvk, runtime.NewStrictDecodingError(all)
 	}
 	return obj, &gvk, nil

@@ -106,6 +106,9 @@ func (c *Call) apply() (*Answer, error) {
 	if err := c.checkMetaTypes(patch); err != nil {
 		return nil, err
 	}
+	if err := c.kind.CheckFields(patch, c.view); err != nil {
+		return nil, err
+	}
 	c.keepTo(patch)
 	_, err = c.lookup()
 	if mayCreate := err != nil && c.r.Subresource == ""; mayCreate {

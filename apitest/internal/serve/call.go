@@ -188,7 +188,7 @@ func (c *Call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
 		if c.kind.Dynamic && m.Proto {
 			return nil, unsupportedBody("application/json, application/yaml")
 		}
-		dec = c.kind.Decoder(m, !m.Proto && validation != metav1.FieldValidationIgnore)
+		dec = c.kind.Decoder(c.view, m, !m.Proto && validation != metav1.FieldValidationIgnore)
 	}
 	obj, got, err := dec.Decode(c.r.Body, &want, nil)
 	if err != nil {
@@ -235,7 +235,7 @@ func (s *Server) BodyName(r *request.Request) string {
 		return ""
 	}
 	gvk := k.Views[v].GV.WithKind(k.Name)
-	obj, _, err := k.Decoder(codec.MediaFor(r.ContentType), false).Decode(r.Body, &gvk, nil)
+	obj, _, err := k.Decoder(v, codec.MediaFor(r.ContentType), false).Decode(r.Body, &gvk, nil)
 	if err != nil {
 		return ""
 	}

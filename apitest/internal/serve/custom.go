@@ -56,6 +56,7 @@ func (s *Server) defined(ev store.Event) {
 		return
 	}
 	if ev.Cur != nil && ev.Typ != "DELETED" {
+		d.Kind.Compile(s.Schemas, ev.Cur.Obj)
 		s.register(d.Kind)
 		return
 	}

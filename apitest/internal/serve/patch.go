@@ -72,7 +72,7 @@ func (c *Call) patched(old *store.Item) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	dec := c.kind.Decoder(codec.JSON, c.query.Get("fieldValidation") != metav1.FieldValidationIgnore)
+	dec := c.kind.Decoder(c.view, codec.JSON, c.query.Get("fieldValidation") != metav1.FieldValidationIgnore)
 	obj, got, err := dec.Decode(now, &gvk, nil)
 	if err != nil {
 		strict, isStrict := runtime.AsStrictDecodingError(err)

@@ -41,6 +41,7 @@ type Options struct {
 	Version       string
 	ManagedFields bool
 	History       int
+	Schemas       rules.Compiler
 }
 
 // Authorizer decides whether a request is allowed. The reason of a refusal is part of the

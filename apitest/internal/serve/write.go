@@ -43,9 +43,10 @@ type write struct {
 
 func (c *Call) newWrite() *write {
 	return &write{s: c.s, r: c.r, kind: c.kind, by: store.Unmanaged, view: c.view, rules: rules.Write{
-		Group: c.kind.Views[c.view].GV.Group, Subresource: c.r.Subresource, Minor: c.s.Minor, Now: metav1.Now().Rfc3339Copy(),
+		Group: c.kind.Views[c.view].GV.Group, Subresource: c.r.Subresource, View: c.view, Minor: c.s.Minor, Now: metav1.Now().Rfc3339Copy(),
 		On:      c.s.gate,
 		Objects: c.s.objects,
+		Schemas: c.s.Schemas,
 	}}
 }
 
@@ -140,9 +141,7 @@ func (c *Call) create() (*Answer, error) {
 // insert prepares, validates and stores a new object. The store must be locked.
 func (c *Call) insert(w *write, obj runtime.Object) (*store.Item, error) {
 	k, t, m := c.kind, c.table(), codec.MetaOf(obj)
-	if k.Defaults != nil {
-		k.Defaults(obj)
-	}
+	k.SetDefaults(obj, c.view)
 	if k.Namespaced {
 		if err := c.s.namespaceOpen(k, m); err != nil {
 			if apierrors.IsNotFound(err) {
@@ -158,6 +157,7 @@ func (c *Call) insert(w *write, obj runtime.Object) (*store.Item, error) {
 	if errs := k.Check(&w.rules, obj, nil); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(k.GroupKind(), m.GetName(), errs)
 	}
+	k.SetDefaults(obj, c.view) // of the status, which was reset
 	if prev := t.Items[store.Key{Namespace: m.GetNamespace(), Name: m.GetName()}]; prev != nil {
 		err := apierrors.NewAlreadyExists(c.resource(), m.GetName())
 		if codec.MetaOf(prev.Obj).GetDeletionTimestamp() != nil {
@@ -288,9 +288,7 @@ const optimisticLock = "the object has been modified; please apply your changes 
 func (c *Call) replace(w *write, obj runtime.Object, old *store.Item) (*store.Item, error) {
 	k, t, m, om := c.kind, c.table(), codec.MetaOf(obj), codec.MetaOf(old.Obj)
 	obj.GetObjectKind().SetGroupVersionKind(k.Stored().WithKind(k.Name))
-	if k.Defaults != nil {
-		k.Defaults(obj)
-	}
+	k.SetDefaults(obj, c.view)
 	if err := c.admit(w, obj, old.Obj); err != nil {
 		return nil, err
 	}
