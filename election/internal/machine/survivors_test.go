@@ -649,3 +649,45 @@ func TestARecordOfAnEarlierProcessIsRemoved(t *testing.T) {
 		t.Errorf("%v", l.Annotations)
 	}
 }
+
+// A candidate does not compete with its own record.
+func TestACandidateIsNotAmongTheOthers(t *testing.T) {
+	b := newBench(t)
+	strategy := b.Strategy.Name()
+	b.reg.records = map[string]record{}
+	for _, id := range []string{"me", "a", "b"} {
+		b.reg.records[id] = record{Peer: spec.Peer{Identity: id}, Strategy: strategy}
+	}
+	for except, want := range map[string][]string{"": {"a", "b"}, "a": {"b"}, "me": {"a", "b"}} {
+		peers, _, _ := b.reg.others(except)
+		var ids []string
+		for _, p := range peers {
+			ids = append(ids, p.Identity)
+		}
+		if slices.Sort(ids); !slices.Equal(ids, want) {
+			t.Errorf("others than %q: %v, want %v", except, ids, want)
+		}
+	}
+}
+
+// Only a ping that has no answer yet makes a LeaseCandidate due at once.
+func TestWhatMakesALeaseCandidateDue(t *testing.T) {
+	at := func(seconds int64) *metav1.MicroTime { return new(metav1.NewMicroTime(time.Unix(seconds, 0))) }
+	for name, tc := range map[string]struct {
+		ping, renewed *metav1.MicroTime
+		want          bool
+	}{
+		"no ping, never renewed":   {nil, nil, false},
+		"no ping":                  {nil, at(5), false},
+		"a ping, never renewed":    {at(5), nil, true},
+		"a ping since the renewal": {at(6), at(5), true},
+		"a ping before it":         {at(4), at(5), false},
+	} {
+		u := upkeepOf(t, "7")
+		u.renewAt, u.changedAt = time.Hour, time.Hour
+		u.object.Spec.PingTime, u.object.Spec.RenewTime = tc.ping, tc.renewed
+		if _, due := u.desired(instantAt(0)); (due == 0) != tc.want {
+			t.Errorf("%s: due at %v", name, due)
+		}
+	}
+}

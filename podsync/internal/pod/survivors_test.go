@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // After the grace period Stop is repeated each Relist, and not without a pause.
@@ -209,6 +210,7 @@ func TestWhatIsNeverForgotten(t *testing.T) {
 		"a request is under way":   {func(s *scene) { s.write.inflight = &Call{Op: Get} }, false},
 		"no List has said so much": {func(s *scene) { s.provider.sight = unlisted }, false},
 		"the informer has it":      {func(s *scene) { s.api.cached = true }, false},
+		"its end is not certain":   {func(s *scene) { s.provider.instance = none }, false},
 		"the API has it":           {func(s *scene) { s.api.presence = present }, false},
 	} {
 		s := gone()
@@ -430,5 +432,86 @@ func TestWhichVersionsShare(t *testing.T) {
 		if got := tc.version.Shares(tc.informer); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// A node deletes a pod that nobody has deleted only if its provider asks for that, and only if a
+// controller will make another one.
+func TestOnlyTheProviderDeletesAPodOfAController(t *testing.T) {
+	owned := func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Name: "j", UID: "j", Controller: new(true)}}
+	}
+	deletes := func(stopped bool) *Report {
+		st := exited(0, stopped)
+		st.Delete = true
+		return st
+	}
+	for name, tc := range map[string]struct {
+		scene *scene
+		want  bool
+	}{
+		"of a controller":                        {runningPod(owned).says(exited(0, true)), false},
+		"of a controller, the provider asks":     {runningPod(owned).says(deletes(true)), true},
+		"of a controller, asks before it stops":  {runningPod(owned).says(deletes(false)).says(exited(0, true)), false},
+		"of no controller, the provider asks":    {runningPod().says(deletes(true)), false},
+		"of a controller, deleted by its client": {runningPod(owned).now(deletedWithin(30)).says(exited(0, true)), true},
+	} {
+		if got := tc.scene.unreleased(); got != tc.want {
+			t.Errorf("%s: to be deleted: %v", name, got)
+		}
+	}
+}
+
+// A gate that closes forgets why a pod was ending, except that it was evicted: everything else
+// is known again from the API and the provider.
+func TestOnlyAnEvictionOutlivesTheGate(t *testing.T) {
+	for reason, want := range map[StopReason]bool{StopEvicted: true, StopDeadline: false, StopDeleted: false} {
+		s := runningPod()
+		s.beginTermination(tick, reason, nil, MinGrace)
+		s.reset(tick)
+		if _, ends := s.Ending(); ends != want {
+			t.Errorf("%s: ends: %v", reason, ends)
+		}
+	}
+}
+
+// An orphan whose pod is seen at last waits for a List, as any pod.
+func TestAnOrphanThatIsSeenIsUnlisted(t *testing.T) {
+	s := orphanPod(runs())
+	if s.seen(tick, Cached(testPod())); s.Known() {
+		t.Error("it counts as listed")
+	}
+}
+
+// What may be gone from the API gets no record.
+func TestWhatIsSaved(t *testing.T) {
+	s := runningPod()
+	s.r.Checkpoints = true
+	if !s.unsaved() {
+		t.Error("a pod that runs has no record")
+	}
+	if s.doubt(tick); s.unsaved() {
+		t.Error("a missing pod gets a record")
+	}
+}
+
+// The usual reasons of a container that is only being made hold up no pod.
+func TestHeldUp(t *testing.T) {
+	for reason, want := range map[string]bool{"": false, "ContainerCreating": false, "PodInitializing": false, "ErrImagePull": true, "CrashLoopBackOff": true} {
+		for name, list := range map[string]func(*corev1.PodStatus) *[]corev1.ContainerStatus{
+			"init": func(st *corev1.PodStatus) *[]corev1.ContainerStatus { return &st.InitContainerStatuses },
+			"main": func(st *corev1.PodStatus) *[]corev1.ContainerStatus { return &st.ContainerStatuses },
+		} {
+			st := &Report{}
+			waits := isWaiting("c")
+			waits.State.Waiting.Reason = reason
+			*list(&st.Status) = []corev1.ContainerStatus{waits}
+			if got := fresh().says(st).heldUp(); got != want {
+				t.Errorf("%s container, %q: %v", name, reason, got)
+			}
+		}
+	}
+	if fresh().heldUp() || fresh().says(runs()).heldUp() {
+		t.Error("held up by nothing")
 	}
 }
