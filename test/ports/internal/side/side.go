@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"regexp"
 	"slices"
@@ -19,14 +18,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	"github.com/virtual-kubelet/virtual-kubelet/node"
-	"github.com/virtual-kubelet/virtual-kubelet/node/api"
 	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/vkadapter"
@@ -169,30 +165,14 @@ func start(t *testing.T, side string, s *apitest.Server, p Process, lockDir stri
 }
 
 // bare adds the methods that virtual-kubelet requires today to a provider of 2019. Nothing
-// here calls them.
-type bare struct{ node.PodLifecycleHandler }
-
-var errUnused = errors.New("not implemented")
-
-func (bare) GetContainerLogs(context.Context, string, string, string, api.ContainerLogOpts) (io.ReadCloser, error) {
-	return nil, errUnused
+// here calls them, so they are those of a nil interface.
+type bare struct {
+	node.PodLifecycleHandler
+	added
 }
 
-func (bare) RunInContainer(context.Context, string, string, string, []string, api.AttachIO) error {
-	return errUnused
-}
-
-func (bare) AttachToContainer(context.Context, string, string, string, api.AttachIO) error {
-	return errUnused
-}
-
-func (bare) GetStatsSummary(context.Context) (*statsv1alpha1.Summary, error) { return nil, errUnused }
-
-func (bare) GetMetricsResource(context.Context) ([]*dto.MetricFamily, error) { return nil, errUnused }
-
-func (bare) PortForward(context.Context, string, string, int32, io.ReadWriteCloser) error {
-	return errUnused
-}
+// added is one level deeper, so that the provider's own methods come first.
+type added struct{ nodeutil.Provider }
 
 // idle is a listener without connections.
 type idle struct {
@@ -285,6 +265,18 @@ func (p *Port) Run(t *testing.T, side string) (stages []string) {
 		t.Logf("%d requests about pods", len(s.Requests(apitest.Match{Resource: "pods"}))+len(s.Requests(apitest.Match{Resource: "pods/status"})))
 	})
 	return stages
+}
+
+// Alive is what kubewright makes of a provider that finds its instances by the names of their
+// pods, and can be silenced.
+var Alive = []string{
+	"created: 2 instances, at most 1 for a pod; gone Running, web Running",
+	"restarted, one deleted meanwhile: 1 instances, at most 1 for a pod; web Running",
+	"after two minutes of errors: 2 instances, at most 1 for a pod; new Running, web Running",
+	"after two minutes of silence: 3 instances, at most 1 for a pod; late Running, new Running, web Running",
+	"after a minute without the API server, web ended: 3 instances, at most 1 for a pod; late Running, new Running, web Succeeded",
+	"with a second process: 4 instances, at most 1 for a pod; late Running, new Running, two Running, web Succeeded",
+	"deleted: 0 instances, at most 1 for a pod; ",
 }
 
 // Compare runs the scenario with both sides. For kubewright want is what must hold; for
