@@ -248,6 +248,17 @@ func (r *rig) window() (total time.Duration) {
 	return total
 }
 
+// change publishes devices that cost so many updates, in which the pool is never incomplete.
+func (r *rig) change(what string, devices []resourcev1.Device, updates int) {
+	r.Helper()
+	window := r.window()
+	r.publish(resourceslice.Pool{Devices: devices})
+	r.expect(what, 0, updates, 0)
+	if r.window() != window {
+		r.Errorf("%s: the pool was incomplete for %v", what, r.window()-window)
+	}
+}
+
 // device makes a device with a few attributes; v is one of them.
 func device(i int, v string) resourcev1.Device {
 	return resourcev1.Device{
