@@ -55,7 +55,7 @@ func (s *Server) defined(ev store.Event) {
 	if len(errs) > 0 || s.builtin.ByGroupKind[d.Kind.GroupKind()] != nil {
 		return
 	}
-	if ev.Cur != nil && ev.Typ != "DELETED" {
+	if ev.Typ != "DELETED" {
 		d.Kind.Compile(s.Schemas, ev.Cur.Obj)
 		s.register(d.Kind)
 		return
