@@ -34,9 +34,7 @@ func (k *keeper) step(want machine.Candidacy) time.Duration {
 	}
 	k.upkeep.Apply(now, machine.Tick{})
 	a := k.upkeep.Next(now)
-	if k.take(a) {
-		k.upkeep.Apply(now, machine.Sent[*coordinationv1beta1.LeaseCandidate]{Action: a})
-	}
+	k.take(a)
 	return a.Wake
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
@@ -396,19 +395,6 @@ func TestAWithdrawalWithoutEffectIsNotRepeatedAtOnce(t *testing.T) {
 	}
 	if b.at(shutdownTimeout); b.phase != Finished {
 		t.Error(b.phase)
-	}
-}
-
-func TestTheFirstConflictAboutALeaseCandidateCostsNoWait(t *testing.T) {
-	u := NewUpkeep(testRules())
-	u.sure = certain
-	u.Apply(Instant{Mono: time.Second}, Answered[*coordinationv1beta1.LeaseCandidate]{Op: Update, Outcome: *errConflict})
-	if u.sure != uncertain || u.retryAt != time.Second {
-		t.Errorf("reads again: %v, at %v", u.sure, u.retryAt)
-	}
-	u.Apply(Instant{Mono: time.Second}, Answered[*coordinationv1beta1.LeaseCandidate]{Op: Update, Outcome: *errConflict})
-	if u.retryAt < 1100*time.Millisecond {
-		t.Errorf("repeated at %v after the second conflict", u.retryAt)
 	}
 }
 

@@ -9,9 +9,6 @@ import (
 	"testing"
 	"time"
 
-	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
@@ -42,62 +39,6 @@ func TestRestoredBackup(t *testing.T) {
 	}
 	if b.phase != Leading {
 		t.Errorf("%v at %v, holder %q", b.phase, b.now, spec.HolderOf(b.lease))
-	}
-}
-
-func TestRestoredBackupOfALeaseCandidate(t *testing.T) {
-	u := NewUpkeep(testRules())
-	u.want = Candidacy{self: spec.Peer{BinaryVersion: "1.0.0"}, present: true}
-	now := func(d time.Duration) Instant { return Instant{Mono: d, Wall: time.Unix(1e9, 0).Add(d)} }
-	stored := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "me", ResourceVersion: "1000"}}
-	answer := func(at time.Duration, s Action[*coordinationv1beta1.LeaseCandidate]) {
-		e := Answered[*coordinationv1beta1.LeaseCandidate]{Op: s.Op}
-		switch {
-		case s.Op == Read:
-			e.Object = stored.DeepCopy()
-		case s.Object.ResourceVersion == stored.ResourceVersion:
-			stored = s.Object.DeepCopy()
-			stored.ResourceVersion += "1"
-			e.Object = stored.DeepCopy()
-		default:
-			e.Outcome = *errConflict
-		}
-		u.Apply(now(at), e)
-	}
-	written := func(from, to time.Duration) (n int) {
-		for at := from; at < to; at += time.Second {
-			u.Apply(now(at), Tick{})
-			if s := u.Next(now(at)); s.Op != "" {
-				answer(at, s)
-				if s.Op == Update && u.denials == 0 {
-					n++
-				}
-			}
-		}
-		return n
-	}
-	if n := written(0, time.Minute); n != 1 {
-		t.Fatalf("written %d times", n)
-	}
-	stored.ResourceVersion = "500"
-	if n := written(time.Minute, 20*time.Minute); n == 0 || u.stream == 0 {
-		t.Errorf("written %d times after versions went back; the watch is to begin anew: %v", n, u.stream > 0)
-	}
-}
-
-// The watch delivers a deletion after the answer to the write that re-created the
-// object.
-func TestAnOldDeletionDoesNotHideANewerLeaseCandidate(t *testing.T) {
-	u := NewUpkeep(testRules())
-	at := func(version string) *coordinationv1beta1.LeaseCandidate {
-		return &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}
-	}
-	u.observe(at("12"), false)
-	if u.observe(at("11"), true); u.object == nil {
-		t.Error("the newer object is forgotten")
-	}
-	if u.observe(at("13"), true); u.object != nil {
-		t.Error("a deleted object is known")
 	}
 }
 

@@ -46,6 +46,8 @@ var update = flag.Bool("update", false, "rewrite the decisions in testdata")
 //	stop, resign      Run ends, or the program calls Resign
 //	expired           the timer of the term was faster
 //	judge WHO N       the LeaseCandidate of WHO was read: it has priority N; absent for none
+//
+// The stories in upkeep.txt are about the LeaseCandidate; see keeperPlayer.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
 	if err != nil || len(files) == 0 {
@@ -57,7 +59,11 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(t, string(text))
+			begin := func() story { return newPlayer(t, nil) }
+			if file == filepath.Join("testdata", "upkeep.txt") {
+				begin = func() story { return newKeeperPlayer(t) }
+			}
+			got := play(string(text), begin)
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
 					t.Fatal(err)
@@ -69,17 +75,23 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// play returns a script with what the candidate decides.
-func play(t *testing.T, text string) string {
+// story is the state of a story.
+type story interface {
+	// play carries out a line and returns what is decided.
+	play(words []string) []string
+}
+
+// play returns a script with what is decided. Each story begins with begin.
+func play(text string, begin func() story) string {
 	var out strings.Builder
-	p := newPlayer(t, nil)
+	p := begin()
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		switch {
 		case strings.HasPrefix(line, "  "):
 			continue
 		case line == "":
-			p = newPlayer(t, nil)
+			p = begin()
 		case !strings.HasPrefix(line, "#"):
 			out.WriteString(line + "\n")
 			for _, decided := range p.play(strings.Fields(line)) {

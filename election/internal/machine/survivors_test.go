@@ -5,13 +5,10 @@ package machine
 
 import (
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
@@ -225,31 +222,6 @@ func TestWhenTheObjectsAreWatched(t *testing.T) {
 	if s := b.at(0); s.Watch != Unwatched {
 		t.Errorf("watch %v after it was refused", s.Watch)
 	}
-
-	u := NewUpkeep(testRules())
-	watch := func() Watch {
-		u.Apply(b.instant(), Tick{})
-		if err := u.Check(); err != nil {
-			t.Error(err)
-		}
-		return u.Next(b.instant()).Watch
-	}
-	if got := watch(); got != Unwatched {
-		t.Errorf("watch %v before the LeaseCandidate was read", got)
-	}
-	object := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "me", ResourceVersion: "7"}}
-	u.Apply(b.instant(), Answered[*coordinationv1beta1.LeaseCandidate]{Op: Read, Object: object})
-	if got := watch(); got != Watched {
-		t.Errorf("watch %v of a LeaseCandidate that was read", got)
-	}
-	u.Apply(b.instant(), Seen[*coordinationv1beta1.LeaseCandidate]{Object: object, Deleted: true})
-	if u.object != nil {
-		t.Error("a deletion that the watch delivers is not observed")
-	}
-	u.Apply(b.instant(), Wanted{Candidacy{stopping: true}})
-	if got := watch(); got != Unwatched || !u.Ended() {
-		t.Errorf("watch %v at the end of Run; ended %v", got, u.Ended())
-	}
 }
 
 // Other candidates use the other registry. That is reported once.
@@ -307,96 +279,6 @@ func TestWhenTheLeaseCandidateShouldExist(t *testing.T) {
 		if got := b.Candidacy(b.now); got.present != tc.want || got.Stopping() != b.stopping {
 			t.Errorf("%s: %+v", name, got)
 		}
-	}
-}
-
-// The writes of a LeaseCandidate: at once for a ping, after a change with a pause, and
-// every ten minutes. Each has a new renewTime that is not earlier than the ping.
-func TestWhenTheLeaseCandidateIsWritten(t *testing.T) {
-	micro := func(at time.Duration) *metav1.MicroTime {
-		return ptr.To(metav1.NewMicroTime(instantAt(at).Wall))
-	}
-	u, now := NewUpkeep(testRules()), time.Duration(0)
-	want := Candidacy{self: spec.Peer{BinaryVersion: "1.0.0", Priority: 3}, present: true}
-	next := func(op Op) *coordinationv1beta1.LeaseCandidate {
-		t.Helper()
-		for range 100 {
-			u.Apply(instantAt(now), Wanted{want})
-			u.Apply(instantAt(now), Tick{})
-			s := u.Next(instantAt(now))
-			if err := u.Check(); err != nil {
-				t.Fatal(err)
-			}
-			if s.Op == op {
-				u.Apply(instantAt(now), Sent[*coordinationv1beta1.LeaseCandidate]{s})
-				return s.Object
-			}
-			if s.Op != "" || s.Wake <= now {
-				t.Fatalf("%q at %v, want %q; wakes at %v", s.Op, now, op, s.Wake)
-			}
-			now = s.Wake
-		}
-		t.Fatalf("no %q until %v", op, now)
-		return nil
-	}
-	version := 0
-	stored := func(op Op, o *coordinationv1beta1.LeaseCandidate) *coordinationv1beta1.LeaseCandidate {
-		version++
-		o = o.DeepCopy()
-		o.ResourceVersion = strconv.Itoa(version)
-		u.Apply(instantAt(now), Answered[*coordinationv1beta1.LeaseCandidate]{Op: op, Object: o})
-		return o
-	}
-	next(Read)
-	u.Apply(instantAt(now), Answered[*coordinationv1beta1.LeaseCandidate]{Op: Read, Outcome: *errNotFound})
-	created := next(Create)
-	if created.Name != "me" || created.Spec.LeaseName != "lease" || created.Spec.BinaryVersion != "1.0.0" || created.Spec.EmulationVersion != "1.0.0" ||
-		described(created).Priority != 3 || !created.Spec.RenewTime.Equal(micro(0)) {
-		t.Errorf("created %+v", created)
-	}
-	object := stored(Create, created)
-
-	now = time.Minute
-	object.Spec.PingTime, object.ResourceVersion = micro(2*time.Minute), "2"
-	version = 2
-	u.Apply(instantAt(now), Seen[*coordinationv1beta1.LeaseCandidate]{Object: object})
-	answered := next(Update)
-	if now != time.Minute || !answered.Spec.RenewTime.Equal(micro(2*time.Minute)) {
-		t.Errorf("a ping of a clock that is ahead is answered at %v with %v", now, answered.Spec.RenewTime)
-	}
-	object = stored(Update, answered)
-
-	now = 5 * time.Minute
-	want.self.BinaryVersion = "2.0.0"
-	if next(Update); now != 5*time.Minute {
-		t.Errorf("a change is written at %v", now)
-	}
-	object.Spec.BinaryVersion = "2.0.0"
-	stored(Update, object)
-	want.self.Priority = 4
-	changed := next(Update)
-	if now != 5*time.Minute+changeGap {
-		t.Errorf("the next change is written at %v", now)
-	}
-	object = stored(Update, changed)
-
-	began := now
-	renewed := next(Update)
-	if now != began+recordInterval || !object.Spec.RenewTime.Before(renewed.Spec.RenewTime) {
-		t.Errorf("renewed after %v from %v to %v", now-began, object.Spec.RenewTime, renewed.Spec.RenewTime)
-	}
-	stored(Update, renewed)
-	want.inquiry = "other"
-	if o := next(Inquire); o.Name != "other" || u.asks != "other" {
-		t.Errorf("asks about %q", o.Name)
-	}
-	want.inquiry, want.present = "", false
-	next(Delete)
-	u.Apply(instantAt(now), Answered[*coordinationv1beta1.LeaseCandidate]{Op: Delete, Object: renewed})
-	want.stopping = true
-	u.Apply(instantAt(now), Wanted{want})
-	if u.Apply(instantAt(now), Tick{}); !u.Ended() {
-		t.Error("the upkeep goes on after the deletion")
 	}
 }
 
@@ -550,95 +432,6 @@ func TestRequestsEndWithRun(t *testing.T) {
 	if s := b.expect(3*time.Second, HandOver); s.Timeout != shutdownTimeout-2*time.Second {
 		t.Errorf("the hand-over has %v", s.Timeout)
 	}
-	u := upkeepOf(t, "7")
-	u.Apply(instantAt(time.Second), Wanted{Candidacy{stopping: true}})
-	for at, want := range map[time.Duration]time.Duration{time.Second: shutdownTimeout, 4 * time.Second: 2 * time.Second, 6*time.Second - 1: time.Millisecond} {
-		u.Apply(instantAt(time.Second), Tick{})
-		if s := u.Next(instantAt(at)); s.Op != Delete || s.Timeout != want {
-			t.Errorf("%q has %v", s.Op, s.Timeout)
-		}
-	}
-}
-
-// upkeepOf returns the upkeep of a LeaseCandidate that was read.
-func upkeepOf(t *testing.T, version string) *Upkeep {
-	t.Helper()
-	u := NewUpkeep(testRules())
-	u.Apply(instantAt(0), Wanted{Candidacy{present: true}})
-	u.Apply(instantAt(0), Answered[*coordinationv1beta1.LeaseCandidate]{Op: Read, Object: upkept(version)})
-	u.Apply(instantAt(0), Tick{})
-	if err := u.Check(); err != nil {
-		t.Fatal(err)
-	}
-	return u
-}
-
-func upkept(version string) *coordinationv1beta1.LeaseCandidate {
-	return &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "me", ResourceVersion: version}}
-}
-
-// Run ends when the LeaseCandidate is deleted, or was never written.
-func TestWhenTheUpkeepEnds(t *testing.T) {
-	type answered = Answered[*coordinationv1beta1.LeaseCandidate]
-	for name, tc := range map[string]struct {
-		apply Event
-		ended bool
-		next  Op
-	}{
-		"nothing was sent":           {nil, true, ""},
-		"it was read":                {answered{Op: Read, Object: upkept("7")}, false, Delete},
-		"there is none":              {answered{Op: Read, Outcome: *errNotFound}, true, ""},
-		"the read failed":            {answered{Op: Read, Outcome: *errServer}, false, Read},
-		"it may have been missed":    {WatchLost{Gone: true}, true, ""},
-		"the watch has delivered it": {Seen[*coordinationv1beta1.LeaseCandidate]{Object: upkept("7")}, false, Read},
-	} {
-		u := NewUpkeep(testRules())
-		if tc.apply != nil {
-			u.Apply(instantAt(0), tc.apply)
-		}
-		u.Apply(instantAt(time.Second), Wanted{Candidacy{stopping: true}})
-		u.Apply(instantAt(time.Second), Tick{})
-		if got := u.Next(instantAt(time.Second)).Op; u.Ended() != tc.ended || got != tc.next {
-			t.Errorf("%s: ended: %v, %q", name, u.Ended(), got)
-		}
-	}
-}
-
-// The LeaseCandidate is read again if it may have changed unseen, and otherwise not.
-func TestWhenTheLeaseCandidateIsReadAgain(t *testing.T) {
-	type answered = Answered[*coordinationv1beta1.LeaseCandidate]
-	for name, tc := range map[string]struct {
-		apply Event
-		want  certainty
-	}{
-		"the watch has lost its place":     {WatchLost{Gone: true}, uncertain},
-		"a write failed":                   {answered{Op: Update, Outcome: Outcome{Answer: Failed}}, certain},
-		"a write may have been stored":     {answered{Op: Update, Outcome: *errServer}, uncertain},
-		"another client was faster":        {answered{Op: Update, Outcome: *errConflict}, uncertain},
-		"a write was stored":               {answered{Op: Update, Object: upkept("8")}, certain},
-		"another LeaseCandidate was asked": {answered{Op: Inquire, Outcome: *errServer}, certain},
-	} {
-		u := upkeepOf(t, "7")
-		if u.Apply(instantAt(time.Second), tc.apply); u.sure != tc.want {
-			t.Errorf("%s: %v", name, u.sure)
-		}
-	}
-	u := upkeepOf(t, "7")
-	for _, version := range []string{"7", "8"} {
-		if u.Apply(instantAt(time.Second), answered{Op: Read, Object: upkept(version)}); u.stream != 0 {
-			t.Errorf("a read of version %s ends the watch", version)
-		}
-	}
-}
-
-// Two writes never have the same renewTime, also if the clock was set back.
-func TestARenewTimeIsNeverRepeated(t *testing.T) {
-	u, now := upkeepOf(t, "7"), instantAt(0)
-	before := metav1.NewMicroTime(now.Wall)
-	u.object.Spec.RenewTime = &before
-	if o, _ := u.desired(now); !before.Before(o.Spec.RenewTime) {
-		t.Errorf("%v follows %v", o.Spec.RenewTime, before)
-	}
 }
 
 // A candidate with the registry of LeaseCandidates removes the record of an earlier process.
@@ -666,28 +459,6 @@ func TestACandidateIsNotAmongTheOthers(t *testing.T) {
 		}
 		if slices.Sort(ids); !slices.Equal(ids, want) {
 			t.Errorf("others than %q: %v, want %v", except, ids, want)
-		}
-	}
-}
-
-// Only a ping that has no answer yet makes a LeaseCandidate due at once.
-func TestWhatMakesALeaseCandidateDue(t *testing.T) {
-	at := func(seconds int64) *metav1.MicroTime { return new(metav1.NewMicroTime(time.Unix(seconds, 0))) }
-	for name, tc := range map[string]struct {
-		ping, renewed *metav1.MicroTime
-		want          bool
-	}{
-		"no ping, never renewed":   {nil, nil, false},
-		"no ping":                  {nil, at(5), false},
-		"a ping, never renewed":    {at(5), nil, true},
-		"a ping since the renewal": {at(6), at(5), true},
-		"a ping before it":         {at(4), at(5), false},
-	} {
-		u := upkeepOf(t, "7")
-		u.renewAt, u.changedAt = time.Hour, time.Hour
-		u.object.Spec.PingTime, u.object.Spec.RenewTime = tc.ping, tc.renewed
-		if _, due := u.desired(instantAt(0)); (due == 0) != tc.want {
-			t.Errorf("%s: due at %v", name, due)
 		}
 	}
 }

@@ -28,8 +28,6 @@ type Upkeep struct {
 	object  *coordinationv1beta1.LeaseCandidate // nil if it does not exist
 	written time.Duration                       // when it was last written
 	renewAt time.Duration
-	busy    Op            // the request under way
-	asks    string        // the candidate that it reads
 	denials int           // writes in a row that failed
 	stopBy  time.Duration // 0 while not stopping
 	// Invariant: an upkeep ends only after Run.
@@ -56,13 +54,7 @@ func (u *Upkeep) Apply(now Instant, e Event) {
 		u.want = e.Candidacy
 	case Tick:
 		u.tick(now.Mono)
-	case Sent[*coordinationv1beta1.LeaseCandidate]:
-		u.busy = e.Action.Op
-		if u.busy == Inquire {
-			u.asks = e.Action.Object.Name
-		}
 	case Answered[*coordinationv1beta1.LeaseCandidate]:
-		u.busy = ""
 		if e.Op != Inquire {
 			u.done(now.Mono, e)
 		}
