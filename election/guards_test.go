@@ -6,6 +6,8 @@ package election
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -87,22 +89,23 @@ func TestAStreamContinuesWhereTheLastOneEnded(t *testing.T) {
 			handler: func(_ context.Context, err error, _ string) { reported = append(reported, err) },
 		}
 		lost := ""
-		if l.sighted(sight[*coordinationv1.Lease]{ended: true, version: "7", opened: time.Now().Add(-tc.lived), err: tc.err}, func() { t.Error("works") }, func(gone bool) bool {
+		l.apply = func(e machine.Event) {
 			lost = "refused"
-			if gone {
+			if e.(machine.WatchLost).Gone {
 				lost = "gone"
 			}
-			return !gone
-		}) {
-			t.Error("the end of a stream has an object")
 		}
+		l.polls = func() bool { return lost == "refused" }
+		l.sighted(sight[*coordinationv1.Lease]{ended: true, version: "7", opened: time.Now().Add(-tc.lived), err: tc.err})
 		if l.resume != tc.resume || l.broken != tc.broken || l.pause < tc.pause || (l.pause == 0) != (tc.pause == 0) || lost != tc.lost || (len(reported) > 0) != tc.reported {
 			t.Errorf("%s: from %q after %v, %d broken, lost %q, reported %v", name, l.resume, l.pause, l.broken, lost, reported)
 		}
 	}
-	l, works := &lane[*coordinationv1.Lease]{ctx: t.Context(), broken: 3}, false
-	if !l.sighted(sight[*coordinationv1.Lease]{object: &coordinationv1.Lease{}}, func() { works = true }, nil) || l.broken != 0 || !works {
-		t.Error("an observation does not show that the watch works")
+	var facts []string
+	l := &lane[*coordinationv1.Lease]{ctx: t.Context(), broken: 3, apply: func(e machine.Event) { facts = append(facts, fmt.Sprintf("%T", e)) }}
+	l.sighted(sight[*coordinationv1.Lease]{began: true})
+	if l.sighted(sight[*coordinationv1.Lease]{}); l.broken != 0 || !slices.Equal(facts, []string{"machine.WatchBegan", "machine.WatchWorks"}) {
+		t.Errorf("a bookmark is %v, broken %d", facts, l.broken)
 	}
 }
 

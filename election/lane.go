@@ -52,6 +52,9 @@ type lane[T object] struct {
 	callTimeout time.Duration
 	handler     report.Handler
 	failed      func(Failed) // a hook
+	// apply passes a fact to the core, and polls reports whether the core polls the object.
+	apply func(machine.Event)
+	polls func() bool
 	// ctx is the context of Run. requests is the same without its end, because the
 	// lease is kept until the work has returned.
 	ctx, requests context.Context
@@ -166,16 +169,22 @@ func (l *lane[T]) stopWatch() {
 	l.sights, l.endWatch, l.resume, l.pause = nil, nil, "", 0
 }
 
-// sighted reports s to the core: it calls works after a sign of life of the watch, and
-// lost after a watch that has lost its place (gone) or was refused, which returns whether
-// the object is polled from now on. It reports whether s has an object.
-func (l *lane[T]) sighted(s sight[T], works func(), lost func(gone bool) (polls bool)) bool {
+// sighted passes an observation of the watch to the core. It reports a watch that ended
+// with an error, except if another one begins at once after a read.
+func (l *lane[T]) sighted(s sight[T]) {
+	if s.began {
+		l.apply(machine.WatchBegan{})
+		return
+	}
 	if !s.ended {
 		l.broken = 0
-		works()
+		l.apply(machine.WatchWorks{})
 		l.report(opWatch, nil)
 		var none T
-		return s.object != none
+		if s.object != none {
+			l.apply(machine.Seen[T]{Object: s.object, Deleted: s.deleted})
+		}
+		return
 	}
 	l.stopWatch()
 	gone := apierr.Classify(s.err) == apierr.Gone
@@ -183,7 +192,8 @@ func (l *lane[T]) sighted(s sight[T], works func(), lost func(gone bool) (polls 
 	switch {
 	case gone || apierrors.IsForbidden(s.err) || apierrors.IsMethodNotSupported(s.err):
 		l.broken = 0
-		silent = !lost(gone)
+		l.apply(machine.WatchLost{Gone: gone})
+		silent = !l.polls()
 	case silent && time.Since(s.opened) > longStream:
 		l.broken, l.resume = 0, s.version // the API server ends every stream after some minutes
 		l.report(opWatch, nil)
@@ -194,7 +204,6 @@ func (l *lane[T]) sighted(s sight[T], works func(), lost func(gone bool) (polls 
 	if !silent {
 		l.report(opWatch, s.err)
 	}
-	return false
 }
 
 // opWatch is the watch of an object.

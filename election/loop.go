@@ -47,10 +47,11 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 		core: machine.New(rules, spec.Peer(c.peer()), c.clock.now()),
 	}
 	l.lease = newLane(l, "lease", c.cfg.Lease.Name, client[*coordinationv1.Lease](c.cfg.Client.Leases(c.cfg.Lease.Namespace)))
-	l.lease.failed = c.cfg.Hooks.Failed
+	l.lease.failed, l.lease.apply, l.lease.polls = c.cfg.Hooks.Failed, l.apply, l.core.Polling
 	if c.cfg.Registry.native {
 		l.keeper.lane = newLane(l, "LeaseCandidate", c.identity, client[*coordinationv1beta1.LeaseCandidate](c.cfg.Registry.candidates.LeaseCandidates(c.cfg.Lease.Namespace)))
-		l.keeper.upkeep = machine.NewUpkeep(rules)
+		l.keeper.upkeep, l.keeper.check = machine.NewUpkeep(rules), c.check
+		l.keeper.apply, l.keeper.polls = l.keeper.tell, l.keeper.upkeep.Polling
 	}
 	return l
 }
@@ -83,7 +84,7 @@ func (l *loop) run() {
 		case a := <-l.lease.answers:
 			l.answered(a)
 		case s := <-l.lease.sights:
-			l.sighted(s)
+			l.lease.sighted(s)
 		case a := <-l.keeper.answers:
 			l.keeper.answered(a)
 			if a.op == machine.Inquire {
@@ -91,7 +92,7 @@ func (l *loop) run() {
 			}
 			l.keeper.report(a.op, a.err)
 		case s := <-l.keeper.sights:
-			l.keeper.saw(s)
+			l.keeper.sighted(s)
 		case err := <-l.returned:
 			l.workReturned(err)
 		case <-l.changed:
@@ -131,21 +132,6 @@ func (l *loop) answered(a answer[*coordinationv1.Lease]) {
 	l.lease.report(a.op, a.err)
 	if a.op == machine.Renew && a.err == nil {
 		spec.Call(l.cfg.Hooks.Renewed, Renewed{Latency: now.Mono - a.sent.Mono})
-	}
-}
-
-// sighted passes an observation of the watch to the machine.
-func (l *loop) sighted(s sight[*coordinationv1.Lease]) {
-	if s.began {
-		l.apply(machine.WatchBegan{})
-		return
-	}
-	seen := l.lease.sighted(s, func() { l.apply(machine.WatchWorks{}) }, func(gone bool) bool {
-		l.apply(machine.WatchLost{Gone: gone})
-		return l.core.Status().Polling
-	})
-	if seen {
-		l.apply(machine.Seen[*coordinationv1.Lease]{Object: s.object, Deleted: s.deleted})
 	}
 }
 

@@ -45,6 +45,9 @@ type follower struct {
 	retryAt   time.Duration
 }
 
+// Polling reports whether the object can't be watched.
+func (f *follower) Polling() bool { return f.polling }
+
 // tick ends the polling after pollFor.
 func (f *follower) tick(now time.Duration) { f.polling = f.polling && now < f.pollUntil }
 

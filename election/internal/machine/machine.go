@@ -195,13 +195,11 @@ type Status struct {
 	// Cause is why the context of the work was cancelled, at CancelledAt.
 	Cause       Cause
 	CancelledAt time.Duration
-	// Polling says that the Lease can't be watched.
-	Polling bool
 }
 
 // Status returns the present state.
 func (m *Machine) Status() Status {
-	s := Status{Phase: m.phase, Holder: spec.HolderOf(m.lease), Exists: m.lease != nil, Until: m.held, Polling: m.polling}
+	s := Status{Phase: m.phase, Holder: spec.HolderOf(m.lease), Exists: m.lease != nil, Until: m.held}
 	if m.lease != nil {
 		s.UID = m.lease.UID
 	}

@@ -44,9 +44,6 @@ func NewUpkeep(rules Rules) *Upkeep {
 // Ended reports whether nothing is left to do.
 func (u *Upkeep) Ended() bool { return u.ended }
 
-// Polling reports whether the object can't be watched.
-func (u *Upkeep) Polling() bool { return u.polling }
-
 // Apply updates u from a fact. It does nothing for facts about the Lease.
 func (u *Upkeep) Apply(now Instant, e Event) {
 	switch e := e.(type) {
