@@ -72,9 +72,6 @@ var verdicts = map[string]func(*resourceslice.Pool){
 	"attributes, 31 more":            manyAttributes(31),
 	"attributes, 32 more":            manyAttributes(32),
 
-	"capacity, negative": func(p *resourceslice.Pool) {
-		p.Devices[0].Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"m": {Value: resource.MustParse("-1")}}
-	},
 	"capacity name, bad": func(p *resourceslice.Pool) {
 		p.Devices[0].Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"a b": {Value: resource.MustParse("1")}}
 	},
@@ -210,7 +207,7 @@ var verdicts = map[string]func(*resourceslice.Pool){
 	"nodes, per device not all":    perDevice(func(d *resourcev1.Device) { d.AllNodes = new(false) }),
 	"nodes, device says, pool not": func(p *resourceslice.Pool) { p.Devices[0].AllNodes = new(true) },
 	"nodes, device says selector": perDevice(func(d *resourcev1.Device) {
-		d.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}, {}}}
+		d.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
 	}),
 }
 

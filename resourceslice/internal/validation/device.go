@@ -33,6 +33,8 @@ func (c *checker) device(d *resourcev1.Device, perDevice bool, path *field.Path)
 		fmt.Sprintf("must not have more than %d values of attributes", resourcev1.ResourceSliceMaxAttributeValuesPerDevice)))
 	for name, capacity := range d.Capacity {
 		c.qualifiedName(name, path.Child("capacity"))
+		// The API server accepts it, and the scheduler gives up a claim that it meets it for.
+		c.atLeast(0, &capacity.Value, path.Child("capacity").Key(string(name)).Child("value"))
 		if capacity.RequestPolicy != nil {
 			c.policy(capacity.RequestPolicy, capacity.Value, d.AllowMultipleAllocations, path.Child("capacity").Key(string(name)).Child("requestPolicy"))
 		}
@@ -77,15 +79,17 @@ func (c *checker) attribute(a *resourcev1.DeviceAttribute, path *field.Path) {
 	}
 }
 
-// semver is the grammar of semver.org 2.0.0: three numbers without leading
-// zeros, then a pre-release whose numeric parts have none either, then a build.
-var semver = regexp.MustCompile(`^(?:(?:0|[1-9]\d*)\.){2}(?:0|[1-9]\d*)` +
-	`(?:-(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*)?` +
+// semver is the grammar of semver.org 2.0.0: three numbers without leading zeros,
+// then a pre-release whose numeric parts have none either, then a build. That has no
+// limit for numbers, and neither has the API server, but the scheduler parses them
+// into 64 bits, and gives up a claim that it meets a larger one for.
+var semver = regexp.MustCompile(`^(?:(?:0|[1-9]\d{0,18})\.){2}(?:0|[1-9]\d{0,18})` +
+	`(?:-(?:0|[1-9]\d{0,18}|\d*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:0|[1-9]\d{0,18}|\d*[A-Za-z-][0-9A-Za-z-]*))*)?` +
 	`(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?$`)
 
 func (c *checker) version(v string, path *field.Path) {
 	c.length(resourcev1.DeviceAttributeMaxValueLength, v, path)
-	c.when(!semver.MatchString(v), field.Invalid(path, v, "must be a version as semver.org 2.0.0 has them"))
+	c.when(!semver.MatchString(v), field.Invalid(path, v, "must be a version as semver.org 2.0.0 has them, with numbers of at most 19 digits"))
 }
 
 func (c *checker) taints(taints []resourcev1.DeviceTaint, path *field.Path) {

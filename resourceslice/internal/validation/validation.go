@@ -4,6 +4,8 @@
 package validation
 
 import (
+	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +14,9 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -129,16 +134,16 @@ func (c *checker) selection(p *resourcev1.ResourceSliceSpec, path *field.Path) {
 	c.when(set > 1, field.Invalid(path, "", "at most one of selector, allNodes and perDevice may be set"))
 	c.when(set == 0, field.Required(path, "the controller has no node of its own: one of selector, allNodes and perDevice must be set"))
 	if p.NodeSelector != nil {
-		path = path.Child("selector")
-		c.nodeSelector(p.NodeSelector, path)
-		terms := len(p.NodeSelector.NodeSelectorTerms)
-		c.when(terms > 1, field.Invalid(path.Child("nodeSelectorTerms"), terms, "must have exactly one term"))
+		c.nodeSelector(p.NodeSelector, path.Child("selector"))
 	}
 }
 
+// nodeSelector checks a selector. The API server accepts several terms in the selector of
+// a device, but the scheduler can't allocate it.
 func (c *checker) nodeSelector(s *corev1.NodeSelector, path *field.Path) {
 	path = path.Child("nodeSelectorTerms")
-	c.when(len(s.NodeSelectorTerms) == 0, field.Required(path, "must have a term"))
+	terms := len(s.NodeSelectorTerms)
+	c.when(terms != 1, field.Invalid(path, terms, "must have exactly one term"))
 	for i, term := range s.NodeSelectorTerms {
 		for j, req := range term.MatchExpressions {
 			c.expression(req, path.Index(i).Child("matchExpressions").Index(j))
@@ -149,21 +154,26 @@ func (c *checker) nodeSelector(s *corev1.NodeSelector, path *field.Path) {
 	}
 }
 
+// operators has the operators of a selector of nodes as those of a selector of labels.
+var operators = map[corev1.NodeSelectorOperator]selection.Operator{
+	corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
+	corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
+	corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
+}
+
+// expression parses a requirement as the scheduler does. The API server accepts more,
+// such as Gt without an integer, and the scheduler then allocates nothing on any node.
 func (c *checker) expression(req corev1.NodeSelectorRequirement, path *field.Path) {
-	c.key(req.Key, path.Child("key"))
-	values := path.Child("values")
-	switch n := len(req.Values); req.Operator {
-	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
-		c.when(n == 0, field.Required(values, "In and NotIn need a value"))
-	case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
-		c.when(n > 0, field.Invalid(values, n, "Exists and DoesNotExist take no value"))
-	default:
-		c.when(n != 1, field.Invalid(values, n, "Gt and Lt take exactly one value"))
-		oneOf(c, req.Operator, path.Child("operator"), corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt, corev1.NodeSelectorOpIn,
-			corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist)
+	operator, known := operators[req.Operator]
+	if !known {
+		c.add(field.NotSupported(path.Child("operator"), req.Operator, slices.Sorted(maps.Keys(operators))))
+		return
 	}
-	for i, value := range req.Values {
-		c.syntax(value, values.Index(i), validation.IsValidLabelValue(value))
+	_, err := labels.NewRequirement(req.Key, operator, req.Values, field.WithPath(path))
+	if problems, ok := errors.AsType[utilerrors.Aggregate](err); ok {
+		for _, problem := range problems.Errors() {
+			c.add(problem.(*field.Error))
+		}
 	}
 }
 

@@ -39,6 +39,24 @@ func TestPool(t *testing.T) {
 			}}}
 		}
 	}
+	selector := func(terms ...corev1.NodeSelectorTerm) func(*resourcev1.ResourceSliceSpec) {
+		return func(p *resourcev1.ResourceSliceSpec) {
+			p.NodeName, p.NodeSelector = nil, &corev1.NodeSelector{NodeSelectorTerms: terms}
+		}
+	}
+	expression := func(op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "cores", Operator: op, Values: values}}}
+	}
+	ofDevice := func(terms ...corev1.NodeSelectorTerm) func(*resourcev1.ResourceSliceSpec) {
+		return func(p *resourcev1.ResourceSliceSpec) {
+			p.NodeName, p.PerDeviceNodeSelection = nil, new(true)
+			p.Devices[0].NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: terms}
+		}
+	}
+	version := func(text string) func(*resourcev1.ResourceSliceSpec) {
+		return attribute(resourcev1.DeviceAttribute{VersionValue: &text})
+	}
+	const values = "nodeSelectorTerms[0].matchExpressions[0].values"
 	consume := func(set, counter string) func(*resourcev1.ResourceSliceSpec) {
 		return func(p *resourcev1.ResourceSliceSpec) {
 			p.SharedCounters = []resourcev1.CounterSet{{Name: "s", Counters: map[string]resourcev1.Counter{"c": {Value: *quantity("1")}}}}
@@ -73,6 +91,23 @@ func TestPool(t *testing.T) {
 		"a field with a value":    {matchField("n1"), ""},
 		"a field without a value": {matchField(), "nodes.selector.nodeSelectorTerms[0].matchFields[0].values"},
 		"a field with two values": {matchField("n1", "n2"), "nodes.selector.nodeSelectorTerms[0].matchFields[0].values"},
+		// What follows is stored by the API server. The scheduler can't parse it.
+		"more than an integer":       {selector(expression(corev1.NodeSelectorOpGt, "8")), ""},
+		"less than a zero":           {selector(expression(corev1.NodeSelectorOpLt, "0")), ""},
+		"more than a word":           {selector(expression(corev1.NodeSelectorOpGt, "many")), "nodes.selector." + values + "[0]"},
+		"less than a fraction":       {selector(expression(corev1.NodeSelectorOpLt, "1.5")), "nodes.selector." + values + "[0]"},
+		"more than 64 bits":          {selector(expression(corev1.NodeSelectorOpGt, "9223372036854775808")), "nodes.selector." + values + "[0]"},
+		"a device for many cores":    {ofDevice(expression(corev1.NodeSelectorOpGt, "many")), "devices[0].nodeSelector." + values + "[0]"},
+		"a device with one term":     {ofDevice(expression(corev1.NodeSelectorOpGt, "8")), ""},
+		"a device with two terms":    {ofDevice(expression(corev1.NodeSelectorOpExists), expression(corev1.NodeSelectorOpExists)), "devices[0].nodeSelector.nodeSelectorTerms"},
+		"a version of 19 digits":     {version("1.2.9999999999999999999"), ""},
+		"a version of 20 digits":     {version("1.2.20000000000000000000"), "devices[0].attributes[a].version"},
+		"a pre-release of 20 digits": {version("1.2.3-rc.20000000000000000000"), "devices[0].attributes[a].version"},
+		"a build of 20 digits":       {version("1.2.3+20000000000000000000"), ""},
+		"a negative capacity": {func(p *resourcev1.ResourceSliceSpec) {
+			p.Devices[0].Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"c": {Value: *quantity("-1")}}
+		}, "devices[0].capacity[c].value"},
+
 		"skip prepare": {func(p *resourcev1.ResourceSliceSpec) {
 			p.SkipNodeOperations = []resourcev1.SkipNodeOperation{resourcev1.SkipNodeOperationNodePrepareResources}
 		}, "skipNodeOperations"},
