@@ -52,7 +52,8 @@ type Phase string
 // The phases that Config.Unprepare is called with.
 const (
 	// Preparing means that the driver passed a state to begin, and that its function
-	// failed or did not return. Any part of the work may be done.
+	// failed or did not return, or that an earlier call of Config.Unprepare failed or did
+	// not return. Any part of the work may be done.
 	Preparing Phase = "Preparing"
 	// Prepared means that the claim was prepared.
 	Prepared Phase = "Prepared"

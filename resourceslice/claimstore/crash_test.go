@@ -135,6 +135,11 @@ func (w *world) check() error {
 			return fmt.Errorf("claim %s was prepared as %s, and is %q as %q", uid, id, recorded[uid], states[uid])
 		}
 	}
+	for uid, phase := range recorded {
+		if phase == Prepared && states[uid] != "plain" && w.hw.files[uid] != states[uid] {
+			return fmt.Errorf("claim %s is recorded as prepared, and is undone", uid)
+		}
+	}
 	for uid := range w.ended {
 		if phase, ok := recorded[uid]; ok {
 			return fmt.Errorf("claim %s was unprepared, and is %s", uid, phase)

@@ -118,20 +118,20 @@ func (d *disk) add(e journal.Entry) error {
 	return nil
 }
 
-// end writes the mark of a claim that has ended, which needs no space. It is on
-// the disk when end returns nil. Call it in transact.
-func (d *disk) end(uid string) error {
-	mark, offset, ok := d.log.End(uid)
+// mark gives the record of a claim a mark, which needs no space. It is on the disk
+// when mark returns nil, except for Undoing: what a power cut can take away has no
+// meaning on the next boot. Call it in transact.
+func (d *disk) mark(uid string, mark byte) error {
+	data, offset, ok := d.log.Mark(uid, mark)
 	if !ok {
 		return nil
 	}
-	err := d.fs.Overwrite(journalFile, mark, offset, true)
+	err := d.fs.Overwrite(journalFile, data, offset, mark == journal.Ended)
+	d.log.Wrote(data, offset)
 	if err == nil {
-		d.log.Wrote(mark, offset)
 		return nil
 	}
 	// The byte may be unreadable now; a new file has another place for it.
-	d.log.Wrote(mark, offset)
 	if again := d.rewrite(nil); again != nil {
 		d.log = journal.New(d.driver) // the next call reads what is there
 		return errors.Join(err, again)

@@ -35,7 +35,8 @@
 // # Behavior
 //
 // The phase of a claim is Preparing from the first call of begin, and Prepared when Prepare
-// has returned. When Unprepare has returned, the claim has ended. A change of the phase is
+// has returned. It is Preparing again when Config.Unprepare is called, so that what was
+// undone in part is not taken for prepared. When Unprepare has returned, the claim has ended. A change of the phase is
 // on the disk before the call returns. Prepare and Unprepare are idempotent: if there is
 // nothing to do, a call costs a read of a file in the page cache. After a crash at any
 // point, the next call or Run continues from the record on the disk.

@@ -172,9 +172,9 @@ func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim,
 // ended. It returns nil at once for a claim that has ended. The namespace and the
 // name are used if there is no record of the claim, with the phase Absent.
 //
-// It returns the error of Config.Unprepare, or an error about the disk. The claim
-// then is as it was, and a kubelet calls again. A full disk is no reason for an
-// error.
+// It returns the error of Config.Unprepare, or an error about the disk. The phase of
+// the claim then is Preparing, because a part of it may be undone, and a kubelet calls
+// again. A full disk is no reason for an error.
 func (s *Store[S]) Unprepare(ctx context.Context, claim types.NamespacedName, uid types.UID) (err error) {
 	c := Claim{NamespacedName: claim, UID: uid}
 	defer func() {
@@ -221,15 +221,20 @@ func (s *Store[S]) end(ctx context.Context, c Claim) error {
 	return nil
 }
 
-// undo calls Config.Unprepare and then records that the claim has ended.
+// undo calls Config.Unprepare and then records that the claim has ended. Before that it
+// records that the claim is no longer as it was prepared.
 func (s *Store[S]) undo(ctx context.Context, c Claim, state S, phase Phase) error {
-	err := callback.Contain("Config.Unprepare", func() error { return s.cfg.Unprepare(ctx, c, state, phase) })
+	err := s.disk.transact(ctx, func(*journal.Log) error { return s.disk.mark(string(c.UID), journal.Undoing) })
+	if err != nil {
+		return err
+	}
+	err = callback.Contain("Config.Unprepare", func() error { return s.cfg.Unprepare(ctx, c, state, phase) })
 	if err != nil {
 		return err
 	}
 	write, cancel := lifecycle.Shutdown(ctx, callTimeout)
 	defer cancel()
-	err = s.disk.transact(write, func(*journal.Log) error { return s.disk.end(string(c.UID)) })
+	err = s.disk.transact(write, func(*journal.Log) error { return s.disk.mark(string(c.UID), journal.Ended) })
 	if err == nil {
 		klog.FromContext(ctx).V(2).Info("Unprepared a claim", "claim", c, "phase", phase)
 	}
@@ -291,7 +296,7 @@ func (s *Store[S]) decode(e journal.Entry) (c Claim, state S, phase Phase, err e
 	switch {
 	case e.Boot != s.cfg.BootID:
 		phase = Rebooted
-	case e.Phase == journal.Prepared:
+	case e.Phase == journal.Prepared && !e.Undoing:
 		phase = Prepared
 	default:
 		phase = Preparing

@@ -111,6 +111,29 @@ func TestAnAttemptThatFailedIsUndoneFirst(t *testing.T) {
 	r.expect("prepare b mig-4", "[a-uid b-uid] [a-uid b-uid]")
 }
 
+// TestWhatIsUndoneInPartIsPreparedAgain: Config.Unprepare failed in the middle, and a
+// Pod uses the claim before the kubelet has called Unprepare again.
+func TestWhatIsUndoneInPartIsPreparedAgain(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	r.mustPrepare(a, "mig-1")
+	r.hw.failing = errors.New("busy")
+	if err := r.unprepare(a); !errors.Is(err, r.hw.failing) {
+		t.Fatal(err)
+	}
+	r.hw.failing = nil
+	r.open("boot-1")
+	all, err := r.All(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for claim := range all {
+		t.Errorf("%s counts as prepared", claim)
+	}
+	r.mustPrepare(a, "mig-2")
+	r.expect("prepare a mig-1, unprepare a Prepared mig-1, unprepare a Preparing mig-1, prepare a mig-2", "[a-uid] [a-uid]")
+}
+
 func TestAnotherAllocationOfAClaimIsUndoneFirst(t *testing.T) {
 	r := newRig(t)
 	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")

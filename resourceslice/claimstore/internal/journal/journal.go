@@ -12,10 +12,10 @@
 //	- 7d793037a0760186574b0282f2f435e7 {"uid":"…","phase":"Prepared","state":{…}}
 //
 // A line is a mark, the first 16 bytes of the SHA-256 of its JSON, and the JSON.
-// The last line of a claim counts. The mark "-" means that the claim has ended;
-// it is the only byte that is ever changed in place, and the checksum leaves it
-// out, so that a claim can end on a full disk. Spaces before the end of a line
-// have no meaning.
+// The last line of a claim counts. The mark "!" means that the driver has begun to
+// undo it, and "-" that the claim has ended. The mark is the only byte that is ever
+// changed in place, and the checksum leaves it out, so that a claim can end on a full
+// disk. Spaces before the end of a line have no meaning.
 //
 // JSON is written once and copied as it is, so that a field of a newer version
 // survives an older one.
@@ -37,11 +37,16 @@ import (
 // Version is the version of the format.
 const Version = 1
 
+// The marks that a line gets after it was written.
 const (
-	magic    = "claimstore "
-	live     = '+'
-	ended    = '-'
-	jsonFrom = 2 + 2*16 + 1 // the mark, the checksum, and the spaces behind them
+	Undoing byte = '!' // the driver has begun to undo it
+	Ended   byte = '-'
+)
+
+const (
+	magic         = "claimstore "
+	live     byte = '+'
+	jsonFrom      = 2 + 2*16 + 1 // the mark, the checksum, and the spaces behind them
 	// slack is the size of superseded lines that no rewrite is worth.
 	slack = 32 << 10
 	// keptEnded is the number of ended claims that a rewrite keeps, newest first.
@@ -89,6 +94,8 @@ type Entry struct {
 	// State is the driver's, as it was encoded.
 	State json.RawMessage `json:"state,omitempty"`
 
+	// Undoing is set if the driver has begun to undo what was done, or has undone it.
+	Undoing bool `json:"-"`
 	// Ended is set if the claim has ended: the entry is a tombstone.
 	Ended bool `json:"-"`
 	// Unreadable is set if the line is damaged or of a newer version. The other
@@ -217,9 +224,11 @@ func parseLine(text []byte) (e Entry, named, intact bool) {
 		return Entry{}, false, false
 	}
 	e.Unreadable = !intact || e.V != Version
-	e.Ended = text[0] == ended
+	e.setMark(text[0])
 	return e, e.UID != "", intact
 }
+
+func (e *Entry) setMark(mark byte) { e.Undoing, e.Ended = mark == Undoing, mark == Ended }
 
 func checksum(object []byte) string {
 	sum := sha256.Sum256(object)
@@ -235,7 +244,7 @@ func Encode(e Entry) ([]byte, error) {
 	}
 	mark := live
 	if e.Ended {
-		mark = ended
+		mark = Ended
 	}
 	return fmt.Appendf(nil, "%c %s %s\n", mark, checksum(object), object), nil
 }
@@ -290,17 +299,17 @@ func (l *Log) Append(e Entry) (data []byte, offset int, err error) {
 	return data, l.good, nil
 }
 
-// End returns what to write at which offset of the file to end a claim, and false
-// if there is nothing to end. Call Wrote once it is on the disk.
-func (l *Log) End(uid string) (mark []byte, offset int, ok bool) {
+// Mark returns what to write at which offset of the file to give the record of a claim
+// a mark, and false if there is none, or it has ended. Call Wrote once it is on the disk.
+func (l *Log) Mark(uid string, mark byte) (data []byte, offset int, ok bool) {
 	n := l.latest[uid]
 	if n == nil || n.entry.Ended {
 		return nil, 0, false
 	}
-	return []byte{ended}, n.from, true
+	return []byte{mark}, n.from, true
 }
 
-// Wrote updates l after data was written at offset, as Append or End said.
+// Wrote updates l after data was written at offset, as Append or Mark said.
 func (l *Log) Wrote(data []byte, offset int) {
 	if offset == l.good {
 		entry, _, _ := parseLine(data)
@@ -312,7 +321,7 @@ func (l *Log) Wrote(data []byte, offset int) {
 	copy(l.raw[offset:], data)
 	for _, n := range l.lines {
 		if n.from == offset {
-			n.entry.Ended = true
+			n.entry.setMark(data[0])
 		}
 	}
 }
@@ -382,8 +391,8 @@ func (l *Log) Check() error {
 			return fmt.Errorf("line %d:%d is no line of the file", n.from, n.to)
 		case n.entry.UID == "":
 			return fmt.Errorf("line %d:%d names no claim", n.from, n.to)
-		case n.entry.Ended != (l.raw[n.from] == ended):
-			return fmt.Errorf("line %d:%d: ended is %v, and its mark %q", n.from, n.to, n.entry.Ended, l.raw[n.from])
+		case n.entry.Ended != (l.raw[n.from] == Ended), n.entry.Undoing != (l.raw[n.from] == Undoing):
+			return fmt.Errorf("line %d:%d: ended is %v, undoing %v, and the mark %q", n.from, n.to, n.entry.Ended, n.entry.Undoing, l.raw[n.from])
 		}
 		end = n.to
 		last[n.entry.UID] = n

@@ -38,6 +38,9 @@ func state(l *Log) string {
 		if len(e.State) > 0 {
 			text += " " + string(e.State)
 		}
+		if e.Undoing {
+			text += " undoing"
+		}
 		if e.Ended {
 			text += " ended"
 		}
@@ -52,7 +55,7 @@ func state(l *Log) string {
 // TestScripts runs the scripts in testdata. A script has a command in each line:
 //
 //	add UID PHASE [STATE]   write a record
-//	end UID                 write its mark
+//	undo UID, end UID       write its mark
 //	tear UID PHASE N        write N bytes of a record, as a power cut leaves it
 //	spoil TEXT              replace each such text in the file
 //	reread                  read the file as another process does
@@ -87,10 +90,14 @@ func TestScripts(t *testing.T) {
 						t.Fatal(where, err)
 					}
 					l.Wrote(data, offset)
-				case "end":
-					data, offset, ok := l.End(args[0])
+				case "undo", "end":
+					mark := Undoing
+					if word == "end" {
+						mark = Ended
+					}
+					data, offset, ok := l.Mark(args[0], mark)
 					if !ok {
-						t.Fatalf("%s: there is nothing to end", where)
+						t.Fatalf("%s: there is nothing to mark", where)
 					}
 					l.Wrote(data, offset)
 				case "tear":
@@ -179,7 +186,7 @@ func TestHolder(t *testing.T) {
 			t.Errorf("Holder(%s, %+v) is %v", c.uid, c.device, held)
 		}
 	}
-	mark, offset, _ := l.End("a")
+	mark, offset, _ := l.Mark("a", Ended)
 	l.Wrote(mark, offset)
 	if _, held := l.Holder("b", gpu); held {
 		t.Error("a claim that has ended holds its device")
@@ -191,7 +198,7 @@ func TestARewriteKeepsTheNewestTombstones(t *testing.T) {
 	for i := range keptEnded + 10 {
 		data, offset, _ := l.Append(Entry{UID: fmt.Sprint(i), Phase: Prepared})
 		l.Wrote(data, offset)
-		mark, offset, _ := l.End(fmt.Sprint(i))
+		mark, offset, _ := l.Mark(fmt.Sprint(i), Ended)
 		l.Wrote(mark, offset)
 	}
 	l = parse(t, l.Rewritten())
@@ -246,7 +253,7 @@ func FuzzParse(f *testing.F) {
 		if got := state(again); got != before {
 			t.Fatalf("%q became %q in a rewrite", before, got)
 		}
-		if mark, offset, ok := l.End(uid); ok {
+		if mark, offset, ok := l.Mark(uid, Ended); ok {
 			l.Wrote(mark, offset)
 		}
 		if uid != "" && utf8.ValidString(uid) {
