@@ -46,26 +46,6 @@ func TestPollersWaitOutALeaderThatWasEditedAway(t *testing.T) {
 	}
 }
 
-// b reads that there is no Lease, and its claim does not arrive. The Lease that a creates
-// and leads with is deleted while neither of them can see that.
-func TestALeaseThatWasCreatedAndDeletedUnseenIsWaitedFor(t *testing.T) {
-	inRig(t, func(r *rig) {
-		cut := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "create,watch"}, Hang: true})
-		b := r.start("b")
-		r.sleep(100 * time.Millisecond)
-		heal := b.isolate()
-		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
-		r.sleep(time.Minute)
-		r.expectLeader(a)
-		a.isolate()
-		apitest.Delete[*coordinationv1.Lease](r.server, theLease.Namespace, theLease.Name)
-		cut()
-		heal()
-		r.sleep(time.Minute) // and the office has seen no two
-		r.expectLeader(b)
-	})
-}
-
 // Every other read and the first four claims of a Lease that does not exist fail.
 func TestAnAbsentLeaseIsClaimedAfterFailures(t *testing.T) {
 	for _, native := range []bool{false, true} {

@@ -6,7 +6,6 @@ package election
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,74 +103,21 @@ func TestOnePingGetsOneAnswer(t *testing.T) {
 	}
 }
 
-// Pings of a LeaseCandidate whose renewTime another client removed.
-func TestAPingWithoutRenewTimeIsAnswered(t *testing.T) {
+// Without the API, and so without a controller, a candidate leads too.
+func TestACandidateLeadsWithoutTheAPI(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
+		r.server.Serve(coordinationv1beta1.SchemeGroupVersion, false)
 		a := r.start("a")
-		r.sleep(10 * time.Second)
-		ping := metav1.NewMicroTime(time.Now())
-		a.editRecord(func(lc *coordinationv1beta1.LeaseCandidate) { lc.Spec.RenewTime, lc.Spec.PingTime = nil, &ping })
-		r.sleep(100 * time.Millisecond)
-		if a.record().Spec.RenewTime == nil {
-			t.Error("not acked")
+		r.start("b")
+		r.start("c")
+		who, took := r.awaitLeader(time.Minute)
+		if took < DefaultLeaseDuration || took > DefaultLeaseDuration+3*time.Second {
+			t.Errorf("%s leads after %v", who, took)
+		}
+		if errs := a.errors(); len(errs) != 1 || !errors.Is(errs[0], ErrNoCandidateAPI) {
+			t.Errorf("told %v, want that the API is missing, once", errs)
 		}
 	})
-}
-
-// A process that is restarted under its old name publishes its new Peer at once.
-func TestARestartedProcessUpdatesItsLeaseCandidate(t *testing.T) {
-	inNativeRig(t, func(r *rig) {
-		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
-		a := r.start("a")
-		r.sleep(time.Minute)
-		heal := a.isolate()
-		a.stop()
-		heal()
-		b := r.start("a", func(cfg *Config) { cfg.Self.BinaryVersion, cfg.Self.EmulationVersion = "1.38.0", "1.37.0" })
-		r.sleep(100 * time.Millisecond)
-		if got := b.record().Spec; got.BinaryVersion != "1.38.0" || got.EmulationVersion != "1.37.0" {
-			t.Errorf("LeaseCandidate %+v", got)
-		}
-	})
-}
-
-// A LeaseCandidate that another client deleted is back within a second.
-func TestADeletedLeaseCandidateIsBackWithinASecond(t *testing.T) {
-	inNativeRig(t, func(r *rig) {
-		a := r.start("a")
-		r.sleep(time.Minute)
-		apitest.Delete[*coordinationv1beta1.LeaseCandidate](r.server, theLease.Namespace, a.Identity())
-		r.sleep(time.Second)
-		if a.record() == nil {
-			t.Error("not back")
-		}
-	})
-}
-
-// Without a controller, and without the API, a candidate leads too.
-func TestACandidateLeadsWithoutACoordinator(t *testing.T) {
-	for _, served := range []bool{true, false} {
-		t.Run(fmt.Sprint("served: ", served), func(t *testing.T) {
-			inNativeRig(t, func(r *rig) {
-				r.server.Serve(coordinationv1beta1.SchemeGroupVersion, served)
-				a := r.start("a")
-				r.start("b")
-				r.start("c")
-				who, took := r.awaitLeader(time.Minute)
-				if took < DefaultLeaseDuration || took > DefaultLeaseDuration+3*time.Second {
-					t.Errorf("%s leads after %v", who, took)
-				}
-				for i := range a.errors() {
-					if served || !errors.Is(a.errors()[i], ErrNoCandidateAPI) {
-						t.Errorf("told %v", a.errors()[i])
-					}
-				}
-				if !served && len(a.errors()) != 1 {
-					t.Errorf("%d errors, want that the API is missing, once", len(a.errors()))
-				}
-			})
-		})
-	}
 }
 
 // A leader that is asked to give way stops its work, and hands over to whom
@@ -319,21 +265,6 @@ func TestResignNative(t *testing.T) {
 		r.sleep(DefaultMinTenure)
 		if a.record() == nil {
 			t.Error("no LeaseCandidate after MinTenure")
-		}
-	})
-}
-
-// Who is chosen by the built-in controller, which counts nothing, counts.
-func TestAnAssignmentWithoutTransitionsIsATerm(t *testing.T) {
-	inNativeRig(t, func(r *rig) {
-		a := r.start("a")
-		r.sleep(time.Second)
-		r.elect(a)
-		r.edit(func(l *coordinationv1.Lease) { l.Spec.AcquireTime, l.Spec.LeaseTransitions = nil, nil })
-		r.sleep(time.Second)
-		r.expectLeader(a)
-		if l := r.lease(); l.Spec.AcquireTime == nil || *l.Spec.LeaseTransitions != 1 {
-			t.Errorf("Lease %+v", l.Spec)
 		}
 	})
 }

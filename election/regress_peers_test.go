@@ -209,26 +209,6 @@ func TestARemovedRecordIsBackWithinASecond(t *testing.T) {
 	})
 }
 
-// A replica that is restarted does not wait out its own lease.
-func TestExclusiveIdentityContinuesAtOnce(t *testing.T) {
-	inRig(t, func(r *rig) {
-		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
-		a := r.start("a")
-		r.sleep(time.Minute)
-		heal := a.isolate()
-		r.office.forget("a")
-		a.cancel()
-		r.sleep(6 * time.Second)
-		heal()
-		again := r.start("a")
-		r.sleep(100 * time.Millisecond)
-		r.expectLeader(again)
-		if got := *r.lease().Spec.LeaseTransitions; got != 1 {
-			t.Errorf("transitions %d: a new term is a new one", got)
-		}
-	})
-}
-
 // Two processes with one identity are two.
 func TestTwoProcessesWithOneIdentity(t *testing.T) {
 	inRig(t, func(r *rig) {
@@ -240,38 +220,6 @@ func TestTwoProcessesWithOneIdentity(t *testing.T) {
 		b.start()
 		r.sleep(10 * time.Minute)
 		if stays := r.office.stays(); len(stays) != 1 {
-			t.Errorf("%d terms", len(stays))
-		}
-	})
-}
-
-// Resign lets another lead, and stands back.
-func TestResign(t *testing.T) {
-	inRig(t, func(r *rig) {
-		a := r.start("a")
-		r.sleep(time.Second)
-		b := r.start("b")
-		r.sleep(time.Minute)
-		a.Resign()
-		r.sleep(100 * time.Millisecond)
-		r.expectLeader(b)
-		r.sleep(time.Hour)
-		r.expectLeader(b)
-		b.Resign()
-		r.sleep(100 * time.Millisecond)
-		r.expectLeader(a)
-	})
-}
-
-// Resign without other candidates leads to a new term of the same candidate.
-func TestResignAlone(t *testing.T) {
-	inRig(t, func(r *rig) {
-		a := r.start("a")
-		r.sleep(time.Minute)
-		a.Resign()
-		r.sleep(3 * time.Second)
-		r.expectLeader(a)
-		if stays := r.office.stays(); len(stays) != 2 {
 			t.Errorf("%d terms", len(stays))
 		}
 	})

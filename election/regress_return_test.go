@@ -30,22 +30,6 @@ func TestTransitionsAtTheirLimit(t *testing.T) {
 	})
 }
 
-// Also a term that was lost before its first renewal.
-func TestATermWithoutRenewalCounts(t *testing.T) {
-	inRig(t, func(r *rig) {
-		a := r.start("a")
-		r.sleep(time.Second)
-		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "a"}, Status: statuserr.Unavailable(0)})
-		r.sleep(11 * time.Second)
-		heal()
-		r.sleep(10 * time.Second)
-		r.expectLeader(a)
-		if n := *r.lease().Spec.LeaseTransitions; n != 1 {
-			t.Errorf("transitions %d in the second term: %v", n, a.told())
-		}
-	})
-}
-
 // Withdrawals that failed long ago are no reason not to try at the end.
 func TestWithdrawalAfterOldFailures(t *testing.T) {
 	lastResort := func(c *replica, is bool) {
@@ -93,27 +77,6 @@ func TestAWithdrawalWithoutAWatchMeetsARenewal(t *testing.T) {
 			_, there := records(r.lease().Annotations)[b.Identity()]
 			if took := time.Since(began); there || took > time.Second {
 				t.Errorf("after %v: Run ended after %v; the record is there: %v", after, took, there)
-			}
-		})
-	}
-}
-
-// Run ends while the lease is claimed, and the answer to the claim is lost. There is no
-// watch that shows the claim.
-func TestAClaimWhoseAnswerIsLostIsReleasedAtTheEnd(t *testing.T) {
-	for _, native := range []bool{false, true} {
-		inRig(t, func(r *rig) {
-			r.native = native
-			r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Status: statuserr.Forbidden("leases", "agent", "no")})
-			r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "leases"}, LoseResponse: true})
-			a := r.start("a")
-			for r.lease() == nil {
-				r.sleep(time.Millisecond)
-			}
-			began := time.Now()
-			a.stop()
-			if holder, took := spec.HolderOf(r.lease()), time.Since(began); holder != "" || took > time.Second {
-				t.Errorf("native %v: held by %q after Run, which took %v", native, holder, took)
 			}
 		})
 	}

@@ -38,37 +38,6 @@ func TestNoWorkBeginsAfterAHookThatOutlastedTheTerm(t *testing.T) {
 	})
 }
 
-// The holder of an emptied Lease may not know yet, also if a candidate has just started.
-func TestANewcomerLeavesAnEmptiedLeaseAlone(t *testing.T) {
-	inRig(t, func(r *rig) {
-		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
-		r.sleep(time.Minute)
-		r.expectLeader(a)
-		r.edit(func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = "" })
-		r.start("b")
-		r.sleep(time.Minute) // and the office has seen no two
-		if r.office.current() == "" {
-			t.Error("nobody leads")
-		}
-	})
-}
-
-// leaseDurationSeconds, edited to less: the holder was promised more, and may not
-// have seen it.
-func TestAShorterDurationTakesNothingFromAHolder(t *testing.T) {
-	inRig(t, func(r *rig) {
-		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
-		r.sleep(time.Second)
-		b := r.start("b")
-		r.sleep(time.Minute)
-		r.expectLeader(a)
-		a.isolate()
-		r.edit(func(l *coordinationv1.Lease) { *l.Spec.LeaseDurationSeconds = 1 })
-		r.sleep(time.Minute)
-		r.expectLeader(b)
-	})
-}
-
 // The lease of a is given to b by another client, at each moment of a time in which
 // the watch of b has stalled. What b knows of the last renewal of a is older than
 // that then.
@@ -118,22 +87,6 @@ func TestValidEndsWithTheContext(t *testing.T) {
 		if <-got {
 			t.Error("valid although its context is done")
 		}
-	})
-}
-
-// The lease of a live leader is given by hand to the name of a process that starts then.
-// The leader is cut off, and does not know.
-func TestAnIdentityNamedOverALiveLeaderWaits(t *testing.T) {
-	inRig(t, func(r *rig) {
-		exclusive := func(cfg *Config) { cfg.ExclusiveIdentity = true }
-		a := r.start("a", exclusive, func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
-		r.sleep(time.Minute)
-		r.expectLeader(a)
-		a.isolate()
-		r.edit(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("b") })
-		b := r.start("b", exclusive) // and the office complains about two
-		r.sleep(20 * time.Second)
-		r.expectLeader(b)
 	})
 }
 

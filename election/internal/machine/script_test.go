@@ -284,6 +284,8 @@ func (p *player) write(who string, changes []string) {
 		case "assign":
 			l.Spec.HolderIdentity, l.Spec.AcquireTime, l.Spec.RenewTime = &value, now, now
 			l.Spec.LeaseTransitions = ptr.To(*l.Spec.LeaseTransitions + 1)
+		case "unset":
+			l.Spec.AcquireTime, l.Spec.LeaseTransitions = nil, nil
 		case "holder":
 			l.Spec.HolderIdentity = &value
 		case "duration":
