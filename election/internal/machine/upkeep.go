@@ -76,7 +76,7 @@ func (u *Upkeep) tick(now time.Duration) {
 		u.stopBy, u.retryAt = now+u.rules.ShutdownTimeout, 0
 	}
 	untouched := !u.known && u.failures == 0
-	absent := u.known && u.sure == certain && u.object == nil
+	absent := u.sure == certain && u.object == nil
 	u.ended = u.alarm.due(now, u.stopBy) || absent || untouched
 }
 
