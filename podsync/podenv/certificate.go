@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -25,21 +24,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	certificatesv1client "k8s.io/client-go/kubernetes/typed/certificates/v1"
 )
 
-// CertificatesClient is the part of the client that Config.Certificates needs.
-type CertificatesClient interface {
-	certificatesv1client.ClusterTrustBundlesGetter
-	certificatesv1client.PodCertificateRequestsGetter
-}
-
-const (
-	// pollCertificate is the time between two looks at a request for a certificate.
-	pollCertificate = time.Second
-	// forgetCertificate is the age after which the API server deletes a request.
-	forgetCertificate = 15 * time.Minute
-)
+// pollCertificate is the time between two looks at a request for a certificate.
+const pollCertificate = time.Second
 
 // certificate adds the key and the certificate chain of a PodCertificateProjection
 // (KEP-4317). Each call asks for a new certificate, unless an earlier request for the
@@ -196,51 +184,6 @@ func certificatesIn(text string) (list []string) {
 		}
 	}
 	return list
-}
-
-// A projection is a source of a volume that asks for a certificate.
-type projection struct {
-	pod    types.UID
-	volume string
-	source int
-}
-
-// A certificateRequest is a PodCertificateRequest without an answer.
-type certificateRequest struct {
-	name string
-	key  crypto.Signer
-	made time.Time
-}
-
-// requests keeps the requests of calls that gave up waiting for the signer. They live
-// no longer than their objects.
-type requests struct {
-	mu   sync.Mutex
-	open map[projection]*certificateRequest
-}
-
-// take returns the open request of a source, or nil, and removes it.
-func (r *requests) take(id projection) *certificateRequest {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	req := r.open[id]
-	delete(r.open, id)
-	return req
-}
-
-// put keeps a request for the next call.
-func (r *requests) put(id projection, req *certificateRequest) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.open == nil {
-		r.open = map[projection]*certificateRequest{}
-	}
-	for id, old := range r.open {
-		if time.Since(old.made) > forgetCertificate {
-			delete(r.open, id)
-		}
-	}
-	r.open[id] = req
 }
 
 // trust adds the trust anchors of a ClusterTrustBundleProjection (KEP-3257): the

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	certificatesv1client "k8s.io/client-go/kubernetes/typed/certificates/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
@@ -84,4 +85,10 @@ func (cfg *Config) complete() error {
 	problems = append(problems, lifecycle.DefaultDuration("ServiceAge", &cfg.ServiceAge, DefaultServiceAge, time.Millisecond)...)
 	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond)...)
 	return lifecycle.InvalidConfig("podenv", problems)
+}
+
+// CertificatesClient is the part of the client that Config.Certificates needs.
+type CertificatesClient interface {
+	certificatesv1client.ClusterTrustBundlesGetter
+	certificatesv1client.PodCertificateRequestsGetter
 }

@@ -4,46 +4,9 @@
 package podenv
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
 )
-
-// addFile defines a variable that a file in a volume holds.
-func (b *builder) addFile(ctx context.Context, field, name string, ref *corev1.FileKeySelector) {
-	read := b.p.resolver.cfg.ReadFile
-	switch {
-	case read == nil:
-		b.fail(&SourceError{Field: field, Err: errors.New("variables from files are not supported on this node")})
-		return
-	case !filepath.IsLocal(ref.Path):
-		b.fail(&SourceError{Field: field, Err: fmt.Errorf("the path %q leads out of the volume", ref.Path)})
-		return
-	}
-	var value string
-	data, err := read(ctx, b.p.pod.DeepCopy(), ref.VolumeName, ref.Path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		err = ErrMissing
-	case err == nil:
-		var ok bool
-		if value, ok, err = envFileValue(string(data), ref.Key); err == nil && !ok {
-			err = ErrMissing
-		}
-	}
-	switch {
-	case err == nil:
-		b.set(field, name, value)
-	case errors.Is(err, ErrMissing) && ref.Optional != nil && *ref.Optional:
-	default:
-		b.fail(&SourceError{Field: field, Kind: "file", Name: ref.VolumeName + "/" + ref.Path, Key: ref.Key, Wait: true, Err: err})
-	}
-}
 
 // envFileValue returns the value of key in an environment file as KEP-3721 defines
 // it, a strict subset of a shell's syntax: lines NAME='value', whose value extends

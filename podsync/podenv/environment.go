@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -247,5 +249,68 @@ func (b *builder) addVar(ctx context.Context, v *corev1.EnvVar) {
 		b.addFile(ctx, field, v.Name, from.FileKeyRef)
 	default:
 		b.fail(&SourceError{Field: field, Err: errors.New("a source that is not known here")})
+	}
+}
+
+// addField defines a variable that holds a field of the pod.
+func (b *builder) addField(field, name string, ref *corev1.ObjectFieldSelector) {
+	var addresses []string
+	list := false
+	switch ref.FieldPath {
+	case "status.podIP":
+		addresses = b.addresses.PodIPs
+	case "status.podIPs":
+		addresses, list = b.addresses.PodIPs, true
+	case "status.hostIP":
+		addresses = b.addresses.HostIPs
+	case "status.hostIPs":
+		addresses, list = b.addresses.HostIPs, true
+	default:
+		value, err := fieldValue(b.p.pod, ref)
+		if err != nil {
+			b.fail(&SourceError{Field: field, Err: err})
+			return
+		}
+		b.set(field, name, value)
+		return
+	}
+	switch {
+	case len(addresses) == 0:
+		b.setLate(name)
+	case list:
+		b.set(field, name, strings.Join(addresses, ","))
+	default:
+		b.set(field, name, addresses[0])
+	}
+}
+
+// addFile defines a variable that a file in a volume holds.
+func (b *builder) addFile(ctx context.Context, field, name string, ref *corev1.FileKeySelector) {
+	read := b.p.resolver.cfg.ReadFile
+	switch {
+	case read == nil:
+		b.fail(&SourceError{Field: field, Err: errors.New("variables from files are not supported on this node")})
+		return
+	case !filepath.IsLocal(ref.Path):
+		b.fail(&SourceError{Field: field, Err: fmt.Errorf("the path %q leads out of the volume", ref.Path)})
+		return
+	}
+	var value string
+	data, err := read(ctx, b.p.pod.DeepCopy(), ref.VolumeName, ref.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = ErrMissing
+	case err == nil:
+		var ok bool
+		if value, ok, err = envFileValue(string(data), ref.Key); err == nil && !ok {
+			err = ErrMissing
+		}
+	}
+	switch {
+	case err == nil:
+		b.set(field, name, value)
+	case errors.Is(err, ErrMissing) && ref.Optional != nil && *ref.Optional:
+	default:
+		b.fail(&SourceError{Field: field, Kind: "file", Name: ref.VolumeName + "/" + ref.Path, Key: ref.Key, Wait: true, Err: err})
 	}
 }

@@ -13,38 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// addField defines a variable that holds a field of the pod.
-func (b *builder) addField(field, name string, ref *corev1.ObjectFieldSelector) {
-	var addresses []string
-	list := false
-	switch ref.FieldPath {
-	case "status.podIP":
-		addresses = b.addresses.PodIPs
-	case "status.podIPs":
-		addresses, list = b.addresses.PodIPs, true
-	case "status.hostIP":
-		addresses = b.addresses.HostIPs
-	case "status.hostIPs":
-		addresses, list = b.addresses.HostIPs, true
-	default:
-		value, err := fieldValue(b.p.pod, ref)
-		if err != nil {
-			b.fail(&SourceError{Field: field, Err: err})
-			return
-		}
-		b.set(field, name, value)
-		return
-	}
-	switch {
-	case len(addresses) == 0:
-		b.setLate(name)
-	case list:
-		b.set(field, name, strings.Join(addresses, ","))
-	default:
-		b.set(field, name, addresses[0])
-	}
-}
-
 // fieldValue returns a field of the pod that doesn't change while it runs on its
 // node, or the labels or annotations as they were when the pod was handed over.
 func fieldValue(pod *corev1.Pod, ref *corev1.ObjectFieldSelector) (string, error) {

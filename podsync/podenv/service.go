@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,17 +84,6 @@ func varsOf(s *corev1.Service) []Var {
 }
 
 func variableName(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }
-
-// serviceCache keeps the variables of namespaces for Config.ServiceAge.
-type serviceCache struct {
-	mu      sync.Mutex
-	entries map[objectKey]serviceEntry
-}
-
-type serviceEntry struct {
-	read  time.Time // when the request began
-	links []serviceLinks
-}
 
 // serviceLinks returns the variables of Services; see Resolver.serviceLinks. If the API
 // server can't be reached, they are those of the last time that this pod or another one
@@ -174,30 +162,4 @@ func (r *Resolver) readLinks(ctx context.Context, namespace, name string) ([]ser
 	}
 	slices.SortFunc(links, func(a, b serviceLinks) int { return strings.Compare(a.Service, b.Service) })
 	return links, nil
-}
-
-func (c *serviceCache) get(key objectKey, age time.Duration) ([]serviceLinks, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e, ok := c.entries[key]
-	if !ok || time.Since(e.read) > age {
-		return nil, false
-	}
-	return e.links, true
-}
-
-// put keeps e and drops the entries that are too old, so that the cache holds the namespaces of
-// the last few seconds and no others.
-func (c *serviceCache) put(key objectKey, e serviceEntry, age time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.entries == nil {
-		c.entries = map[objectKey]serviceEntry{}
-	}
-	for k, old := range c.entries {
-		if time.Since(old.read) > age {
-			delete(c.entries, k)
-		}
-	}
-	c.entries[key] = e
 }
