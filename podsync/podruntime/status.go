@@ -120,9 +120,9 @@ func (c *container) status() corev1.ContainerStatus {
 	case next && c.m.Record().Waited > 0:
 		st.State.Waiting = c.crashLoop(c.m.Record().Waited)
 	case c.kind != core.Ephemeral && len(c.pod.spec.Spec.InitContainers) > 0 && c.m.Attempt() <= 0 && (c.m.Run() == nil || c.m.Listed(core.Created)):
-		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
+		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: podstatus.ReasonPodInitializing}
 	default:
-		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: podstatus.ReasonContainerCreating}
 	}
 	if f := c.pod.sandboxFailure; f != nil && st.State.Waiting != nil && st.State.Waiting.Message == "" {
 		st.State.Waiting.Message = f.Message

@@ -112,9 +112,9 @@ func (m *merger) container(k kind, c *corev1.Container, at place, old *corev1.Co
 		cs.State.Waiting = &corev1.ContainerStateWaiting{}
 	}
 	if w := cs.State.Waiting; w != nil && w.Reason == "" {
-		w.Reason = reasonContainerCreating
+		w.Reason = ReasonContainerCreating
 		if k == initial || k == regular && len(m.pod.Spec.InitContainers) > 0 {
-			w.Reason = reasonPodInitializing
+			w.Reason = ReasonPodInitializing
 		}
 	}
 	// Runs and waits of before are no last state, only ends are.

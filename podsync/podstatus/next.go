@@ -112,7 +112,7 @@ func (m *merger) completeByPhase() {
 		for i := range specs {
 			list = append(list, corev1.ContainerStatus{
 				Name: specs[i].Name, Image: text(specs[i].Image, maxReason), Started: new(bool),
-				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: reasonCompleted}},
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}},
 			})
 		}
 		return list

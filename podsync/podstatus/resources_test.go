@@ -99,7 +99,7 @@ func TestRestartsAreCountedAcrossWaiting(t *testing.T) {
 }
 
 func TestAWaitWithoutReasonHasTheDefaultReason(t *testing.T) {
-	for desc, want := range map[string]string{"Always c1": reasonContainerCreating, "Always i1 c1": reasonPodInitializing} {
+	for desc, want := range map[string]string{"Always c1": ReasonContainerCreating, "Always i1 c1": ReasonPodInitializing} {
 		pod := testPod(desc)
 		next, _ := Next(pod, Update{Now: t1, Observed: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
 			{Name: "c1", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}},

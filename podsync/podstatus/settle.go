@@ -7,11 +7,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Reasons of waiting containers without one.
+// The reasons of a container that waits and has no reason of its own: PodInitializing for
+// init containers and for regular ones behind them, else ContainerCreating.
 const (
-	reasonContainerCreating = "ContainerCreating"
-	reasonPodInitializing   = "PodInitializing"
-	reasonCompleted         = "Completed"
+	ReasonContainerCreating = "ContainerCreating"
+	ReasonPodInitializing   = "PodInitializing"
 )
 
 // The end of a container whose end was not observed. 137 is the exit code of a process
@@ -123,7 +123,7 @@ func Lost(status *corev1.PodStatus) corev1.PodStatus {
 				continue
 			}
 			cs.LastTerminationState = unknownEnd(cs)
-			cs.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonContainerCreating}}
+			cs.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: ReasonContainerCreating}}
 			cs.Ready, cs.Started = false, new(bool)
 			cs.ContainerID = ""
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
 // Options configure how a Backend behaves without faults.
@@ -102,7 +103,7 @@ func (b *Backend) create(pod *corev1.Pod) *instance {
 }
 
 func waitingState() corev1.ContainerState {
-	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
+	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: podstatus.ReasonContainerCreating}}
 }
 
 func each(containers []corev1.Container, state func() corev1.ContainerState) []corev1.ContainerStatus {

@@ -276,6 +276,6 @@ func (t *State) heldUp() bool {
 	report := t.report()
 	return report != nil && slices.ContainsFunc(slices.Concat(report.InitContainerStatuses, report.ContainerStatuses), func(c corev1.ContainerStatus) bool {
 		w := c.State.Waiting
-		return w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing"
+		return w != nil && w.Reason != "" && w.Reason != podstatus.ReasonContainerCreating && w.Reason != podstatus.ReasonPodInitializing
 	})
 }
