@@ -54,7 +54,7 @@ func (p *Provider) matchesNode(ctx context.Context, pod *corev1.Pod) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	node, err := p.cfg.ReadNode(ctx)
 	if err != nil {

@@ -227,7 +227,7 @@ func TestHostPortsAreTakenOnce(t *testing.T) {
 type bare struct{ Runtime }
 
 func TestPodsThatCantRunHereAreRejected(t *testing.T) {
-	p := &Provider{cfg: Config{Runtime: bare{}}, room: newRoom(nil, false, false, nil)}
+	p := &Provider{node: &node{cfg: Config{Runtime: bare{}}, room: newRoom(nil, false, false, nil)}}
 	emptyDir := func(medium corev1.StorageMedium) corev1.PodSpec {
 		return corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}}}}
 	}

@@ -228,7 +228,7 @@ func TestADeletionLetsAStartEnd(t *testing.T) {
 		journal      []string
 	}{
 		"a slow start": {10 * time.Second, 11 * time.Second, []string{"start c/0", "stop c/0"}},
-		"a hang":       {time.Hour, podruntime.DefaultCallTimeout + 3*time.Second, []string{"cut off"}},
+		"a hang":       {time.Hour, podruntime.CallTimeout + 3*time.Second, []string{"cut off"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorldWith(t, func(w *world) {

@@ -23,18 +23,14 @@ const (
 	DefaultRelist = time.Second
 	// DefaultRelistWatched is the time between two lists of a Watcher.
 	DefaultRelistWatched = time.Minute
-	// DefaultVolumeRefresh is the time between two reads of the ConfigMaps, Secrets
-	// and pod fields in volumes.
-	DefaultVolumeRefresh = time.Minute
-	// DefaultDiskInterval is the time between two measurements of disk usage.
-	DefaultDiskInterval = 10 * time.Second
 	// DefaultMaxStarts is the number of containers and sandboxes that are started at
 	// once.
 	DefaultMaxStarts = 32
-	// DefaultCallTimeout is the deadline of one call of List, Remove and the other
-	// calls of the Runtime that do not wait for a container.
-	DefaultCallTimeout = 2 * time.Minute
 )
+
+// callTimeout is the deadline of a call of the Runtime that does not wait for a container, such
+// as List and Remove. Start, SetUpPod and Stop have none.
+const callTimeout = 2 * time.Minute
 
 // Config configures a Provider. The zero value of every optional field means the
 // default that its comment states.
@@ -68,10 +64,6 @@ type Config struct {
 	// of ephemeral storage. Use Evict of the podsync.Controller. Default: these limits
 	// are not enforced on disks.
 	Evict func(ref podsync.Ref, eviction podsync.Eviction) error
-	// DiskInterval is the time between two measurements of disk usage. It is longer if
-	// the measurements take more than a tenth of the time. Default:
-	// DefaultDiskInterval.
-	DiskInterval time.Duration
 	// Pod returns the newest version of a pod, or nil. It is needed for labels and
 	// annotations, because Update may not be called when they change. Volumes with
 	// labels and annotations follow changes, and each start of a container uses the newest
@@ -88,10 +80,6 @@ type Config struct {
 	// Relist is the time between two lists of all containers. Default:
 	// DefaultRelistWatched if the Runtime is a Watcher, otherwise DefaultRelist.
 	Relist time.Duration
-	// VolumeRefresh is the time between two reads of the ConfigMaps, Secrets and pod
-	// fields in volumes. Volumes with tokens are read when a token must be renewed.
-	// Default: DefaultVolumeRefresh.
-	VolumeRefresh time.Duration
 	// Volumes mounts volumes of kinds that the package comment does not list. The keys
 	// are the names of the volume sources in the API, for example "persistentVolumeClaim",
 	// "csi", "nfs" or "image". Without a plugin, a pod with such a volume waits, with an
@@ -108,10 +96,6 @@ type Config struct {
 	// at once. Containers of pods that have a sandbox come first, and then the oldest pods.
 	// Default: DefaultMaxStarts.
 	MaxStarts int
-	// CallTimeout is the deadline of calls of the Runtime that do not wait for a container,
-	// such as List and Remove. Start, SetUpPod and Stop have no such deadline. Default:
-	// DefaultCallTimeout.
-	CallTimeout time.Duration
 	// EventRecorder records failures of pods and containers, and restarts because of a
 	// probe or a changed spec. Starts and ends are recorded by
 	// podsync.Config.ContainerEvents. Default: none.
@@ -138,9 +122,6 @@ func (cfg *Config) complete() error {
 		relist = DefaultRelistWatched
 	}
 	problems = append(problems, lifecycle.DefaultDuration("Relist", &cfg.Relist, relist, 10*time.Millisecond)...)
-	problems = append(problems, lifecycle.DefaultDuration("VolumeRefresh", &cfg.VolumeRefresh, DefaultVolumeRefresh, 10*time.Millisecond)...)
-	problems = append(problems, lifecycle.DefaultDuration("DiskInterval", &cfg.DiskInterval, DefaultDiskInterval, 10*time.Millisecond)...)
-	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond)...)
 	problems = append(problems, lifecycle.DefaultInt("MaxStarts", &cfg.MaxStarts, DefaultMaxStarts, 1)...)
 	for _, d := range []struct {
 		name  string

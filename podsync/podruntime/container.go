@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/record"
-	"github.com/kubewright/kubewright/podsync/podenv"
 	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
@@ -53,7 +51,7 @@ func (c *container) apply(fact core.Event) bool {
 	attempt, before := c.m.Attempt(), c.m.Record()
 	if err := c.m.Apply(time.Now(), fact); err != nil {
 		klog.FromContext(c.pod.ctx).Error(err, "A container is in another state than expected")
-		if f := c.pod.p.checked; f != nil {
+		if f := c.pod.node.checked; f != nil {
 			f(err)
 		}
 		return false
@@ -115,42 +113,6 @@ func (c *container) noteReplaced() {
 // wanted returns the text of the grant that the container must have.
 func (c *container) wanted() string { return grantOf(c.pod.spec, c.Container).text() }
 
-// start begins the next run.
-func (c *container) start() {
-	if !c.apply(core.Starting{Resources: c.wanted()}) {
-		return
-	}
-	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.labelled(), id: c.id(c.m.Attempt()), rec: c.m.Record(), sandbox: c.pod.sandbox, addresses: c.pod.addresses(), grow: c.pod.mustGrow()}
-	ctx := c.pod.starting
-	c.pod.p.wg.Go(func() {
-		err := l.pull(ctx)
-		var env podenv.Environment
-		if err == nil { // which may wait for the API server, and takes no place in the meantime
-			env, err = l.resolve(ctx)
-		}
-		if err == nil {
-			err = c.pod.p.gate.enter(ctx, ticket{created: l.spec.CreationTimestamp.Time, begun: l.sandbox != nil})
-		}
-		if err == nil {
-			err = l.run(ctx, env)
-			c.pod.p.gate.leave()
-		}
-		c.pod.do(func() {
-			c.pod.stale = true
-			switch {
-			case err == nil:
-				c.apply(core.StartEnded{})
-			case errors.Is(err, ErrMayHaveRun):
-				c.apply(core.StartEnded{MayHaveRun: true})
-			case ctx.Err() == nil:
-				c.failed(failureOf(err, "RunContainerError"))
-			default: // the pod stops
-				c.apply(core.StartEnded{GivenUp: true})
-			}
-		})
-	})
-}
-
 // failed puts off the next try to start.
 func (c *container) failed(f *core.Failure) {
 	klog.FromContext(c.pod.ctx).V(2).Info("A container can't start", "container", c.Name, "reason", f.Reason, "message", f.Message)
@@ -161,7 +123,7 @@ func (c *container) failed(f *core.Failure) {
 // readMessage reads the termination message of the newest run, which has exited.
 func (c *container) readMessage() {
 	message := tail(messagePath(c.pod.dir, c.Name), maxMessage)
-	if message == "" && c.m.Run().ExitCode != 0 && c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.pod.p.caps.tailer != nil {
+	if message == "" && c.m.Run().ExitCode != 0 && c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.pod.node.caps.tailer != nil {
 		c.readLog()
 		return
 	}
@@ -176,10 +138,10 @@ const logTimeout = 5 * time.Second
 func (c *container) readLog() {
 	c.apply(core.MessageReading{})
 	p, id := c.pod, c.id(c.m.Attempt())
-	p.p.wg.Go(func() {
+	p.node.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, logTimeout)
 		defer cancel()
-		data, err := p.p.caps.tailer.LogTail(ctx, id, maxMessageOfLog)
+		data, err := p.node.caps.tailer.LogTail(ctx, id, maxMessageOfLog)
 		p.do(func() {
 			switch {
 			case err != nil && p.ctx.Err() != nil:
@@ -202,8 +164,8 @@ func (c *container) stop(by time.Time, reset bool) {
 	}
 	c.endHook()
 	p, id, opts := c.pod, c.id(c.m.Attempt()), StopOptions{Deadline: by}
-	p.p.wg.Go(func() {
-		err := p.p.cfg.Runtime.Stop(p.ctx, id, opts)
+	p.node.wg.Go(func() {
+		err := p.node.cfg.Runtime.Stop(p.ctx, id, opts)
 		p.do(func() { p.stale = true })
 		if err == nil || p.ctx.Err() != nil {
 			return
@@ -230,7 +192,7 @@ func (c *container) prune() {
 		}
 		c.pod.removing[id] = true
 		c.pod.call(func(ctx context.Context) error {
-			return errors.Join(c.pod.p.cfg.Runtime.Remove(ctx, id), os.RemoveAll(runFile(c.pod.dir, id.Name, id.Attempt)))
+			return errors.Join(c.pod.node.cfg.Runtime.Remove(ctx, id), os.RemoveAll(runFile(c.pod.dir, id.Name, id.Attempt)))
 		}, func(err error) {
 			delete(c.pod.removing, id)
 			if err != nil {
@@ -246,9 +208,6 @@ const (
 	maxMessage      = 4096
 	maxMessageOfLog = 2048
 )
-
-// messagePath returns the path of the file with a container's termination message.
-func messagePath(dir, name string) string { return filepath.Join(dir, "messages", name) }
 
 // tail returns the last bytes of a file, and nothing of one that can't be read. It does
 // not block if a container has made a FIFO of the file.

@@ -22,6 +22,8 @@ import (
 )
 
 const (
+	// diskInterval is the time between two measurements, if they take less than their share.
+	diskInterval = 10 * time.Second
 	// diskShare is the part of the time that measurements may take: one in diskShare.
 	diskShare = 10
 	// systemCritical is the priority from which on a pod is never evicted for its
@@ -35,9 +37,8 @@ const (
 
 // A diskGuard evicts pods that exceed one of their limits of disk usage.
 type diskGuard struct {
-	interval, timeout time.Duration
-	meter             DiskMeter // nil: containers are not measured
-	evict             func(podsync.Ref, podsync.Eviction) error
+	meter DiskMeter // nil: containers are not measured
+	evict func(podsync.Ref, podsync.Eviction) error
 	// pods returns the pods that run, with the resources in force.
 	pods func() []diskPod
 }
@@ -52,14 +53,14 @@ type diskPod struct {
 
 // run measures the pods, one after the other, until ctx is done.
 func (g *diskGuard) run(ctx context.Context) {
-	for wait := g.interval; sleep(ctx, wait); {
+	for wait := diskInterval; sleep(ctx, wait); {
 		began := time.Now()
 		for _, pod := range g.pods() {
 			if ctx.Err() == nil {
 				g.check(ctx, pod)
 			}
 		}
-		wait = max(g.interval, diskShare*time.Since(began))
+		wait = max(diskInterval, diskShare*time.Since(began))
 	}
 }
 
@@ -115,7 +116,7 @@ func (g *diskGuard) measure(ctx context.Context, pod diskPod, containers bool) (
 		}
 	}
 	if containers && g.meter != nil {
-		ctx, cancel := context.WithTimeout(ctx, g.timeout)
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		u.containers, err = g.meter.DiskUsage(ctx, pod.ref.UID)
 	}

@@ -79,8 +79,9 @@
 // If List fails, nothing is decided. A container that ran and is no longer listed
 // has ended with exit code 137 and reason ContainerStatusUnknown. A full disk delays
 // starts, but never the end of a pod. A call that hangs blocks its own container. Calls
-// that should be short have a deadline, Config.CallTimeout. If a pod is stopped while a
-// Start is in flight, the Start may still take that long.
+// that should be short have a deadline of two minutes. If a pod is stopped while a Start is
+// in flight, the Start may still take that long. Volumes are compared with the API once a
+// minute, and disk usage with its limits every ten seconds, or less often if that takes long.
 //
 // # Compatibility
 //

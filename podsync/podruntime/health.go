@@ -34,7 +34,8 @@ func (c *container) observe() {
 	live, cancelLive := context.WithCancel(ctx)
 	c.watch = &watch{c.m.Attempt(), cancelLive, cancel}
 	a := &attendant{c: c, attempt: c.m.Attempt(), target: c.target(), startedAt: c.m.Record().Ran, begin: c.m.Record()}
-	c.pod.p.wg.Go(func() { a.attend(ctx, live, c.handler(false)) })
+	hook := c.handler(false)
+	c.pod.node.wg.Go(func() { a.attend(ctx, live, hook) })
 }
 
 // unwatch ends the hooks and probes of a run, except for the readiness probe if
@@ -52,7 +53,7 @@ func (c *container) unwatch(ready bool) {
 
 // target returns the target for probes and hooks of the newest run.
 func (c *container) target() target {
-	return target{c.pod.p.caps.execer, c.pod.p.cfg.GRPC, c.id(c.m.Attempt()), c.Container, c.pod.addresses().PodIPs[0]}
+	return target{c.pod.node.caps.execer, c.pod.node.cfg.GRPC, c.id(c.m.Attempt()), c.Container, c.pod.addresses().PodIPs[0]}
 }
 
 // An attendant runs hooks and probes of one run, in a goroutine of its own.
@@ -174,12 +175,12 @@ func (c *container) callPreStop(by time.Time) {
 		time.AfterFunc(time.Until(by), c.hook)
 		return
 	}
-	t, attempt := c.target(), c.m.Attempt()
+	t, attempt, hook := c.target(), c.m.Attempt(), c.handler(true)
 	ctx, cancel := context.WithDeadline(c.pod.ctx, by)
 	c.hook = cancel
-	c.pod.p.wg.Go(func() {
+	c.pod.node.wg.Go(func() {
 		defer cancel()
-		err := t.hook(ctx, c.handler(true))
+		err := t.hook(ctx, hook)
 		c.pod.do(func() {
 			if c.m.Attempt() != attempt || c.hook == nil || c.pod.ctx.Err() != nil {
 				return

@@ -37,7 +37,7 @@ type launch struct {
 
 // pull makes sure that the image is there.
 func (l *launch) pull(ctx context.Context) error {
-	puller := l.pod.p.caps.puller
+	puller := l.pod.node.caps.puller
 	if puller == nil {
 		return nil
 	}
@@ -48,18 +48,18 @@ func (l *launch) pull(ctx context.Context) error {
 // since the last run.
 func (l *launch) resolve(ctx context.Context) (env podenv.Environment, err error) {
 	if err := l.check(ctx); err != nil {
-		return env, &StartError{Reason: "CreateContainerConfigError", Err: err}
+		return env, &StartError{Reason: podenv.ReasonConfigError, Err: err}
 	}
 	p := l.pod
 	err = contain(ctx, "Config.Environment", func() (err error) {
-		resolved := p.p.cfg.Environment.Recall(l.spec, p.memory)
+		resolved := p.node.cfg.Environment.Recall(l.spec, p.memory)
 		if err = p.fillAbsent(ctx, resolved, l.spec); err == nil {
 			env, err = resolved.Container(ctx, l.id.Name, l.addresses)
 		}
 		return err
 	})
 	if err != nil {
-		return env, &StartError{Reason: "CreateContainerConfigError", Err: err}
+		return env, &StartError{Reason: podenv.ReasonConfigError, Err: err}
 	}
 	p.prepare.Lock()
 	defer p.prepare.Unlock()
@@ -69,11 +69,11 @@ func (l *launch) resolve(ctx context.Context) (env podenv.Environment, err error
 
 // run prepares the files of the run and starts it.
 func (l *launch) run(ctx context.Context, env podenv.Environment) error {
-	p := l.pod.p
+	p := l.pod.node
 	name, fqdn := hostnameOf(l.spec, p.cfg.DNS.Domain)
 	mounts, err := l.prepare(&env, name, fqdn)
 	if err != nil {
-		return &StartError{Reason: "CreateContainerConfigError", Err: err}
+		return &StartError{Reason: podenv.ReasonConfigError, Err: err}
 	}
 	spec := ContainerSpec{
 		ID: l.id, Pod: l.spec.DeepCopy(), Container: l.container.DeepCopy(),
@@ -107,7 +107,7 @@ func (l *launch) run(ctx context.Context, env podenv.Environment) error {
 // check asks the Runtime whether it can run an ephemeral container, which was not in the
 // pod when that was admitted.
 func (l *launch) check(ctx context.Context) error {
-	checker := l.pod.p.caps.checker
+	checker := l.pod.node.caps.checker
 	if checker == nil || l.kind != core.Ephemeral {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (l *launch) prepare(env *podenv.Environment, name, fqdn string) ([]Mount, e
 		return nil, err
 	}
 	// Containers of a Sandboxer have a mount namespace, and can't see other files.
-	mounts, err := mountsOf(l.spec, l.container, env, dir, l.pod.p.caps.sandboxer != nil)
+	mounts, err := mountsOf(l.spec, l.container, env, dir, l.pod.node.caps.sandboxer != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -190,4 +190,40 @@ func rewrite(path string, data []byte, mode os.FileMode) error {
 		return nil
 	}
 	return f.Chmod(mode)
+}
+
+// start begins the next run.
+func (c *container) start() {
+	if !c.apply(core.Starting{Resources: c.wanted()}) {
+		return
+	}
+	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.labelled(), id: c.id(c.m.Attempt()), rec: c.m.Record(), sandbox: c.pod.sandbox, addresses: c.pod.addresses(), grow: c.pod.mustGrow()}
+	ctx := c.pod.starting
+	c.pod.node.wg.Go(func() {
+		err := l.pull(ctx)
+		var env podenv.Environment
+		if err == nil { // which may wait for the API server, and takes no place in the meantime
+			env, err = l.resolve(ctx)
+		}
+		if err == nil {
+			err = c.pod.node.gate.enter(ctx, ticket{created: l.spec.CreationTimestamp.Time, begun: l.sandbox != nil})
+		}
+		if err == nil {
+			err = l.run(ctx, env)
+			c.pod.node.gate.leave()
+		}
+		c.pod.do(func() {
+			c.pod.stale = true
+			switch {
+			case err == nil:
+				c.apply(core.StartEnded{})
+			case errors.Is(err, ErrMayHaveRun):
+				c.apply(core.StartEnded{MayHaveRun: true})
+			case ctx.Err() == nil:
+				c.failed(failureOf(err, "RunContainerError"))
+			default: // the pod stops
+				c.apply(core.StartEnded{GivenUp: true})
+			}
+		})
+	})
 }

@@ -4,7 +4,6 @@
 package podruntime
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,19 +33,13 @@ var (
 // Inspector, Releaser, Admitter and Updater. Make it with New; its methods wait
 // until Run has found the pods of the last process.
 type Provider struct {
-	cfg  Config
-	caps capabilities
+	*node
 	dirs store
 	once lifecycle.Once
-	gate gate
-	room *room
-
-	checked func(error) // of tests; nil: no invariant is checked
 
 	ctx    context.Context // of Run, set before loaded is closed
 	loaded chan struct{}   // closed when pods is complete
 	ended  chan struct{}   // closed when Run returns
-	wg     sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool // no goroutine may be started
@@ -72,10 +65,11 @@ func New(cfg Config) (*Provider, error) {
 	var caps capabilities
 	cfg.Runtime, caps = guarded(cfg.Runtime)
 	p := &Provider{
-		cfg: cfg, caps: caps, dirs: store{cfg.Root}, gate: gate{free: cfg.MaxStarts},
+		node: &node{cfg: cfg, caps: caps, gate: gate{free: cfg.MaxStarts}}, dirs: store{cfg.Root},
 		loaded: make(chan struct{}), ended: make(chan struct{}),
 		pods: map[types.UID]*pod{}, wake: make(chan struct{}, 1),
 	}
+	p.report = p.noteChange
 	p.room = newRoom(cfg.Allocatable, caps.resizer != nil, caps.podResizer != nil, func(uid types.UID) {
 		if pod := p.find(uid); pod != nil {
 			pod.do(pod.refollow)
@@ -109,7 +103,7 @@ func (p *Provider) Run(ctx context.Context) error {
 		p.wg.Go(func() { p.watchRuntime(ctx) })
 	}
 	if p.cfg.Evict != nil {
-		guard := diskGuard{p.cfg.DiskInterval, p.cfg.CallTimeout, p.caps.meter, p.cfg.Evict, p.diskPods}
+		guard := diskGuard{p.caps.meter, p.cfg.Evict, p.diskPods}
 		p.wg.Go(func() { guard.run(ctx) })
 	}
 	<-ctx.Done()
@@ -132,7 +126,7 @@ func (p *Provider) open(ctx context.Context) error {
 	// All of them or none: a pod left out would be taken for lost.
 	var pods []*pod
 	for _, dir := range dirs {
-		pod, err := p.load(dir)
+		pod, err := p.load(ctx, dir)
 		if err != nil {
 			return fmt.Errorf("podruntime: pod in %s: %w", dir, err)
 		}
@@ -141,7 +135,7 @@ func (p *Provider) open(ctx context.Context) error {
 	var runs map[types.UID][]Container
 	var sandboxes map[types.UID]*Sandbox
 	for {
-		call, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+		call, cancel := context.WithTimeout(ctx, callTimeout)
 		runs, sandboxes, err = p.listRuntime(call, "")
 		cancel()
 		if err == nil {
@@ -170,31 +164,6 @@ func (p *Provider) open(ctx context.Context) error {
 	}
 	close(p.loaded)
 	return nil
-}
-
-// listRuntime returns the containers and sandboxes of one pod, or of all, by UID.
-func (p *Provider) listRuntime(ctx context.Context, uid types.UID) (map[types.UID][]Container, map[types.UID]*Sandbox, error) {
-	list, err := p.cfg.Runtime.List(ctx, uid)
-	if err != nil {
-		return nil, nil, err
-	}
-	runs, sandboxes := map[types.UID][]Container{}, map[types.UID]*Sandbox{}
-	for _, c := range list {
-		runs[c.ID.Pod] = append(runs[c.ID.Pod], c)
-	}
-	for _, r := range runs {
-		slices.SortFunc(r, func(a, b Container) int {
-			return cmp.Or(cmp.Compare(a.ID.Name, b.ID.Name), cmp.Compare(a.ID.Attempt, b.ID.Attempt))
-		})
-	}
-	if p.caps.sandboxer == nil {
-		return runs, sandboxes, nil
-	}
-	all, err := p.caps.sandboxer.ListPods(ctx, uid)
-	for i := range all {
-		sandboxes[all[i].Pod] = &all[i]
-	}
-	return runs, sandboxes, err
 }
 
 // A listing is the Runtime's list of one pod.
@@ -227,7 +196,7 @@ func (p *Provider) relist(ctx context.Context) {
 	strays := map[types.UID]time.Time{}
 	// The first list is early: it finds the changes before Watch had begun.
 	for wait := min(p.cfg.Relist, DefaultRelist); sleep(ctx, wait); wait = p.cfg.Relist {
-		call, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+		call, cancel := context.WithTimeout(ctx, callTimeout)
 		runs, sandboxes, err := p.listRuntime(call, "")
 		cancel()
 		if err != nil {
@@ -273,7 +242,7 @@ const strayDelay = time.Minute
 
 // removeStray ends and removes the containers of a pod that is not in Root.
 func (p *Provider) removeStray(ctx context.Context, uid types.UID, runs []Container) {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := p.stopAll(ctx, runs, 0)
 	if err == nil {
@@ -290,7 +259,7 @@ var errRuns = errors.New("containers of the pod still run")
 // end ends and removes what the Runtime has of a pod that is not in Root, because the directory
 // was lost. It returns an error as long as a container runs.
 func (p *Provider) end(ctx context.Context, uid types.UID, grace time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	runs, sandboxes, err := p.listRuntime(ctx, uid)
 	if err == nil {
@@ -402,7 +371,7 @@ func (p *Provider) Start(ctx context.Context, spec *corev1.Pod) (podsync.State, 
 	if err != nil {
 		return podsync.State{}, err
 	}
-	pod, err := p.load(dir)
+	pod, err := p.load(p.ctx, dir)
 	if err != nil {
 		return podsync.State{}, err
 	}
@@ -537,7 +506,7 @@ func (p *Provider) Release(ctx context.Context, ref podsync.Ref) error {
 	}
 	pod.end()
 	<-pod.done
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	runs, _, err := p.listRuntime(ctx, ref.UID)
 	if err != nil {

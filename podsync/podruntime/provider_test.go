@@ -970,13 +970,13 @@ func TestVolumesFollowConfigMapsAndLabels(t *testing.T) {
 		changed := pod.DeepCopy()
 		changed.Labels["color"] = "blue"
 		newest.Store(changed)
-		time.Sleep(podruntime.DefaultVolumeRefresh + time.Second)
+		time.Sleep(podruntime.VolumeRefresh + time.Second)
 		check("cm/key", "two")
 		check("labels/color", "blue")
 		w.kill()
 		put("three")
 		w.boot()
-		time.Sleep(podruntime.DefaultVolumeRefresh + time.Second)
+		time.Sleep(podruntime.VolumeRefresh + time.Second)
 		check("cm/key", "three")
 	})
 }
@@ -1202,7 +1202,7 @@ func TestAPanicOfAFunctionOfTheProgramConcernsOnePod(t *testing.T) {
 			if err != nil {
 				w.Fatal(err)
 			}
-			cfg.Runtime, cfg.Environment, cfg.EventRecorder, cfg.VolumeRefresh = f, env, f, time.Second
+			cfg.Runtime, cfg.Environment, cfg.EventRecorder = f, env, f
 			cfg.Allocatable = func() corev1.ResourceList {
 				f.fail("Allocatable")
 				return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourcePods: resource.MustParse("10")}
@@ -1405,8 +1405,8 @@ func TestADirectoryThatCantBeReadEndsRun(t *testing.T) {
 }
 
 func TestConfigNamesEveryProblem(t *testing.T) {
-	_, err := podruntime.New(podruntime.Config{Root: "relative", Relist: -1, VolumeRefresh: -1, MaxStarts: -1, CallTimeout: -1, Backoff: podruntime.Backoff{Initial: -1, Max: -1, Reset: -1}})
-	for _, field := range []string{"Runtime", "Root", "Environment", "HostIPs", "Relist", "VolumeRefresh", "MaxStarts", "CallTimeout", "Backoff.Initial", "Backoff.Max", "Backoff.Reset"} {
+	_, err := podruntime.New(podruntime.Config{Root: "relative", Relist: -1, MaxStarts: -1, Backoff: podruntime.Backoff{Initial: -1, Max: -1, Reset: -1}})
+	for _, field := range []string{"Runtime", "Root", "Environment", "HostIPs", "Relist", "MaxStarts", "Backoff.Initial", "Backoff.Max", "Backoff.Reset"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v does not name %s", err, field)
 		}

@@ -586,7 +586,7 @@ func TestAPodAboveItsEphemeralStorageIsEvicted(t *testing.T) {
 	size.Store(1 << 18)
 	inWorldWith(t, func(w *world) {
 		w.change = func(cfg *podruntime.Config) {
-			cfg.Evict, cfg.DiskInterval = e.evict, time.Minute
+			cfg.Evict = e.evict
 			cfg.Runtime = metered{w.link, &size}
 		}
 	}, func(w *world) {
@@ -594,7 +594,7 @@ func TestAPodAboveItsEphemeralStorageIsEvicted(t *testing.T) {
 		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
 		w.start(pod)
 		w.fill(pod, 1<<19)
-		time.Sleep(61 * time.Second)
+		time.Sleep(11 * time.Second)
 		e.expect(w)
 		// A measurement that fails is no reason to evict.
 		size.Store(1 << 20)
@@ -604,10 +604,10 @@ func TestAPodAboveItsEphemeralStorageIsEvicted(t *testing.T) {
 			}
 			return nil
 		})
-		time.Sleep(time.Minute)
+		time.Sleep(10 * time.Second)
 		e.expect(w)
 		w.link.setBefore(nil)
-		time.Sleep(time.Minute)
+		time.Sleep(10 * time.Second)
 		e.expect(w, "uid-1 1s true Pod ephemeral local storage usage exceeds the total limit of containers 1Mi.")
 	})
 }

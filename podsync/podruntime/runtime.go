@@ -294,7 +294,7 @@ type VolumePlugin interface {
 	Mount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume, path string) error
 	// Unmount undoes Mount, also one that failed, that was cut off or that was never called. It
 	// is called when all containers have ended, and repeated until it returns nil. The pod has
-	// not stopped before that. ctx has the deadline Config.CallTimeout.
+	// not stopped before that. ctx has a deadline of two minutes.
 	Unmount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume, path string) error
 }
 

@@ -16,7 +16,7 @@ import (
 
 // status returns the status of the pod as far as a provider reports it.
 func (p *pod) status() corev1.PodStatus {
-	hosts := p.p.cfg.HostIPs
+	hosts := p.node.cfg.HostIPs
 	st := corev1.PodStatus{
 		HostIP:    hosts[0],
 		StartTime: &metav1.Time{Time: p.accepted},
@@ -26,13 +26,13 @@ func (p *pod) status() corev1.PodStatus {
 	for _, ip := range hosts {
 		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
 	}
-	if p.p.caps.sandboxer == nil || p.sandbox != nil {
+	if p.node.caps.sandboxer == nil || p.sandbox != nil {
 		for _, ip := range p.addresses().PodIPs {
 			st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: ip})
 		}
 		st.PodIP = st.PodIPs[0].IP
 	}
-	if p.p.caps.sandboxer != nil {
+	if p.node.caps.sandboxer != nil {
 		ready := corev1.ConditionFalse
 		// While it is torn down it is no longer ready, but the next status is the final one.
 		if p.sandbox != nil && (p.sandbox.Ready || p.tearing) && !p.tornDown {
@@ -53,7 +53,7 @@ func (p *pod) status() corev1.PodStatus {
 			st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, c.status())
 		}
 	}
-	if p.p.caps.podResizer != nil {
+	if p.node.caps.podResizer != nil {
 		st.AllocatedResources = p.want.DeepCopy().Requests
 		if len(p.whole.Requests)+len(p.whole.Limits) > 0 {
 			st.Resources = p.whole.DeepCopy()
@@ -99,7 +99,7 @@ func (c *container) status() corev1.ContainerStatus {
 	if prev := c.m.Prev(); prev != nil && prev.State == core.Exited {
 		st.LastTerminationState.Terminated = c.terminated(prev, c.m.Attempt()-1, c.m.PrevRecord().Message)
 	}
-	if c.m.Record().Resources != "" && c.pod.p.caps.resizer != nil && c.kind != core.Ephemeral {
+	if c.m.Record().Resources != "" && c.pod.node.caps.resizer != nil && c.kind != core.Ephemeral {
 		r := parseGrant(c.m.Record().Resources).ResourceRequirements
 		st.Resources, st.AllocatedResources = &r, c.Resources.DeepCopy().Requests
 	}

@@ -247,3 +247,6 @@ func runsOf(dir string) (map[string]map[int]core.Record, error) {
 	}
 	return runs, nil
 }
+
+// messagePath returns the path of the file with a container's termination message.
+func messagePath(dir, name string) string { return filepath.Join(dir, "messages", name) }
