@@ -48,6 +48,7 @@ func registered(b *testing.B, n int) (*Controller, []string) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	c.life = b.Context()
 	names := make([]string, n)
 	for i := range names {
 		names[i] = fmt.Sprintf("virtual-node-%05d.example.com", i)

@@ -35,7 +35,6 @@ type Controller struct {
 	queue     *callqueue.Queue // of requests, which a round must not wait for
 	functions functions
 	requests  sender
-	gate      gateAsker
 	report    reporter
 	once      lifecycle.Once
 	progress  *lifecycle.Progress
@@ -64,7 +63,6 @@ func New(cfg Config) (*Controller, error) {
 			KeepTaints: cfg.KeepTaints, Seed: maphash.MakeSeed(),
 		},
 		requests: sender{client: cfg.Client},
-		gate:     gateAsker{allows: cfg.Gate, handler: cfg.ErrorHandler},
 		sleeps:   sleepWatch{limit: max(cfg.GracePeriod, 2*cfg.SyncInterval)},
 	}
 	c.functions = functions{template: cfg.Template, setters: cfg.Setters, checks: cfg.HealthChecks, wake: c.trigger}
@@ -81,7 +79,7 @@ func New(cfg Config) (*Controller, error) {
 		Do:          c.round,
 		Farewell:    c.farewell(),
 		Overloaded:  c.overloaded,
-		Gone:        func(_ context.Context, _ string, n *node) { n.end(); c.report.leave(n, &c.gate, true) },
+		Gone:        func(_ context.Context, _ string, n *node) { n.end(); c.report.leave(n, (*report.Group).Retire) },
 	})
 	if cfg.NodeName != "" {
 		c.nodes.Add(cfg.NodeName, c.newNode(cfg.NodeName))

@@ -4,6 +4,7 @@
 package nodestatus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,14 +28,8 @@ const (
 	briefly = 20 * time.Millisecond
 )
 
-var (
-	errLate    = fmt.Errorf("did not return in time (%v)", functionTimeout)
-	errPending = errors.New("has not returned from an earlier call")
-)
-
-func isLate(err error) bool { return errors.Is(err, errLate) || errors.Is(err, errPending) }
-
-// functions calls the setters and health checks of nodes.
+// functions calls the setters and health checks of nodes, which are numbered in this
+// order.
 type functions struct {
 	template *corev1.Node // shared by all nodes: only copies of it change
 	setters  []Setter
@@ -49,137 +44,101 @@ type failure struct {
 	err error
 }
 
-// collect runs the setters and health checks of a node. It takes at most twice
-// functionTimeout, and reports false if ctx ended in the meantime.
-func (f *functions) collect(ctx context.Context, n *node) (ended status.RoundEnded, failures []failure, ok bool) {
-	checks := f.startChecks(ctx, n)
-	ended = status.RoundEnded{Name: n.name, Stages: []*corev1.Node{f.template}}
+// collect runs the setters and health checks of a node, and returns the Node as the
+// setters have made it. It takes at most twice functionTimeout.
+func (f *functions) collect(ctx context.Context, n *node) (made *corev1.Node, failures []failure) {
+	errs := make([]error, len(f.setters)+len(f.checks))
+	var checks sync.WaitGroup
+	for i := len(f.setters); i < len(errs); i++ {
+		checks.Go(func() { _, errs[i] = f.run(ctx, n, i, functionTimeout, nil) })
+	}
+	made = f.template
 	deadline := time.Now().Add(2 * functionTimeout)
 	for i := range f.setters {
 		share := time.Until(deadline) / time.Duration(len(f.setters)-i)
-		stage, err := f.runSetter(ctx, n, i, min(share, functionTimeout), ended.Stages[i])
-		ended.Stages = append(ended.Stages, stage)
+		made, errs[i] = f.run(ctx, n, i, min(share, functionTimeout), made)
+	}
+	checks.Wait()
+	for i, err := range errs {
 		if err == nil {
-			ended.Fresh = append(ended.Fresh, i)
-		} else {
-			failures = append(failures, newFailure(setterField(i), false, err))
+			continue
 		}
-	}
-	for i, err := range checks() {
-		if err != nil {
-			failures = append(failures, newFailure(checkField(i), true, err))
+		late := errors.Is(err, status.ErrLate) || errors.Is(err, status.ErrPending)
+		failed := failure{err: err, Failure: status.Failure{Field: f.field(i), Check: i >= len(f.setters), Late: late, Message: err.Error()}}
+		if own, ok := errors.AsType[*NotReadyError](err); ok && failed.Check {
+			failed.Reason, failed.Message = own.Reason, own.Message
 		}
+		failures = append(failures, failed)
 	}
-	for _, f := range failures {
-		ended.Failures = append(ended.Failures, f.Failure)
-	}
-	return ended, failures, ctx.Err() == nil
+	return made, failures
 }
 
-// setterField and checkField return a setter or health check as Config spells it.
-func setterField(i int) string { return fmt.Sprintf("Setters[%d]", i) }
-func checkField(i int) string  { return fmt.Sprintf("HealthChecks[%d]", i) }
-
-func newFailure(field string, check bool, err error) failure {
-	f := failure{err: err, Failure: status.Failure{Field: field, Check: check, Late: isLate(err), Message: err.Error()}}
-	if own, ok := errors.AsType[*NotReadyError](err); ok && check {
-		f.Reason, f.Message = own.Reason, own.Message
+// field returns function i as Config spells it.
+func (f *functions) field(i int) string {
+	if i < len(f.setters) {
+		return fmt.Sprintf("Setters[%d]", i)
 	}
-	return f
+	return fmt.Sprintf("HealthChecks[%d]", i-len(f.setters))
 }
 
-// runSetter calls setter i with a copy of before, waits for it, and returns the copy as
-// the setter has made it. If there is no result it returns a copy with the setter's
-// last values, and an error.
-func (f *functions) runSetter(ctx context.Context, n *node, i int, wait time.Duration, before *corev1.Node) (*corev1.Node, error) {
-	plan, _ := n.begin(i)
-	switch plan {
-	case status.Pending:
-		return n.lastValues(i, before), errPending
-	case status.Take:
-		return n.lastValues(i, before), errLate
+// run calls function i and waits for it. It returns what a setter has made of a copy of
+// before. Without a result that is a copy with the setter's last values, and an error.
+// What the function returns later goes into the next round.
+func (f *functions) run(ctx context.Context, n *node, i int, wait time.Duration, before *corev1.Node) (after *corev1.Node, err error) {
+	setter, life := i < len(f.setters), functionTimeout
+	if setter {
+		life = setterLife
+		defer func() {
+			if err != nil {
+				n.read(func(s *status.State) { after = s.LastValues(i, before) })
+			}
+		}()
+	}
+	reached := n.apply(status.Reached{Index: i})
+	switch reached.Plan {
+	case status.Skip:
+		return nil, reached.Err
 	case status.CallBriefly:
 		wait = briefly
 	}
-	after := before.DeepCopy()
-	after.Name = n.name
-	callCtx, cancel := context.WithTimeout(ctx, setterLife)
-	err := f.call(ctx, n, i, wait, func() status.Returned {
-		defer cancel()
-		err := callback.Contain(setterField(i), func() error { return f.setters[i](callCtx, after) })
-		if err == nil {
-			err = status.CheckConditions(after.Status.Conditions)
-		}
-		return status.Returned{Err: err, Before: before, After: after}
-	})
-	if err != nil {
-		return n.lastValues(i, before), err
-	}
-	return after, nil
-}
-
-// startChecks starts the health checks and returns a function that waits for their errors.
-func (f *functions) startChecks(ctx context.Context, n *node) (wait func() []error) {
-	errs := make([]error, len(f.checks))
-	var running sync.WaitGroup
-	for i := range f.checks {
-		running.Go(func() { errs[i] = f.runCheck(ctx, n, i) })
-	}
-	return func() []error {
-		running.Wait()
-		return errs
-	}
-}
-
-// runCheck calls health check i and waits for it.
-func (f *functions) runCheck(ctx context.Context, n *node, i int) error {
-	index := len(f.setters) + i
-	plan, arrived := n.begin(index)
-	wait := functionTimeout
-	switch plan {
-	case status.Pending:
-		return errPending
-	case status.Take:
-		return arrived
-	case status.CallBriefly:
-		wait = briefly
+	result := status.Returned{Index: i, Before: before}
+	if setter {
+		after = before.DeepCopy()
+		after.Name = n.name
+		result.After = after
 	}
 	callCtx, cancel := context.WithCancel(ctx)
-	err := f.call(ctx, n, index, wait, func() status.Returned {
-		defer cancel()
-		return status.Returned{Err: callback.Contain(checkField(i), func() error { return f.checks[i](callCtx, n.name) })}
-	})
-	if isLate(err) {
-		// The rest of the time is for a check that was late the last time, and is well now.
-		time.AfterFunc(functionTimeout-wait, cancel)
-	}
-	return err
-}
-
-// call calls a function of the node, and waits for it. What it returns later goes into
-// the next round.
-func (f *functions) call(ctx context.Context, n *node, index int, wait time.Duration, function func() status.Returned) error {
 	done := make(chan error, 1)
 	begin := time.Now()
 	f.running.Go(func() {
-		result := function()
-		result.Index, result.Late = index, time.Since(begin) >= functionTimeout
+		defer cancel()
+		result.Err = callback.Contain(f.field(i), func() error {
+			if !setter {
+				return f.checks[i-len(f.setters)](callCtx, n.name)
+			}
+			err := f.setters[i](callCtx, result.After)
+			return cmp.Or(err, status.CheckConditions(result.After.Status.Conditions))
+		})
+		result.Late = time.Since(begin) >= functionTimeout
 		news := n.apply(result)
 		done <- result.Err
 		if news.Wake {
 			f.wake(n.name)
 		}
 	})
-	if err, ok := patience(wait).await(ctx, done, time.After); ok {
-		return err
+	err, ok := patience(wait).await(ctx, done, time.After)
+	switch {
+	case ok:
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case n.apply(status.GaveUp{Index: i}).Late:
+		err = status.ErrLate
+		// The rest of the time is for a function that was late the last time, and is well now.
+		time.AfterFunc(life-wait, cancel)
+	default:
+		err = <-done // it has returned this moment
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if n.giveUp(index) {
-		return errLate
-	}
-	return <-done // it has returned this moment
+	return after, err
 }
 
 // patience is a time to wait. It is counted in a few steps, each of which counts for no

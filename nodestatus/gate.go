@@ -11,36 +11,24 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/callback"
-	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
-// gateAsker asks Config.Gate.
-type gateAsker struct {
-	allows  GateFunc // nil: always open
-	handler report.Handler
-	asking  report.Group
-}
-
-// ask asks the gate about a node, and reports whether it is closed.
-func (g *gateAsker) ask(ctx context.Context, n *node) (closed bool) {
-	if g.allows == nil {
+// askGate asks Config.Gate about a node, and reports whether it is closed.
+func (c *Controller) askGate(ctx context.Context, n *node) (closed bool) {
+	if c.cfg.Gate == nil {
 		return false
 	}
-	err := callback.Contain("Gate", func() error { return g.allows(ctx, n.name) })
+	err := callback.Contain("Gate", func() error { return c.cfg.Gate(ctx, n.name) })
 	if _, panicked := errors.AsType[*callback.PanicError](err); panicked {
-		g.asking.Fail(ctx, g.handler, &n.members.asking, fmt.Errorf("nodestatus: gate of node %q: %w", n.name, err), "Failed to ask the gate of the Node")
+		c.report.fail(ctx, n, asking, fmt.Errorf("nodestatus: gate of node %q: %w", n.name, err), "Failed to ask the gate of the Node")
 	} else {
-		g.asking.OK(ctx, &n.members.asking, "Gates of nodes answer again")
+		c.report.ok(ctx, n, asking)
 	}
-	n.mu.Lock()
-	was := n.state.Figures().Closed
-	n.applyLocked(status.GateAnswered{Closed: err != nil})
-	n.mu.Unlock()
-	switch {
-	case err != nil && !was:
+	switch turned := n.apply(status.GateAnswered{Closed: err != nil}).Gate; {
+	case turned && err != nil:
 		klog.FromContext(ctx).V(2).Info("Not writing the Node: the gate is closed", "reason", err)
-	case err == nil && was:
+	case turned:
 		klog.FromContext(ctx).V(2).Info("Writing the Node again: the gate is open")
 	}
 	return err != nil

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -25,20 +24,15 @@ type node struct {
 
 	mu      sync.Mutex // guards what follows
 	state   status.State
-	ctx     context.Context // of functions: ends with Run, and when the node is removed; nil while none is under way
+	ctx     context.Context // of functions: ends with Run, and when the node is removed; nil before the first round
 	cancel  context.CancelFunc
 	round   chan struct{} // closed at the end of the round that is under way; nil if there is none
 	again   bool          // a round was asked for during it
-	sleeps  uint32        // how many sleeps of the process were answered
+	sleeps  uint32        // of the process, before the last round
 	waiters []waiter      // calls of Flush
 
-	leftOut uint64 // hash of the parts that were left out last; of rounds, of which there is one at a time
-	members members
-}
-
-// members are the node's parts in the reports of its controller, which guards them.
-type members struct {
-	calling, setting, leavingOut, asking, tainting report.Member
+	leftOut uint64                    // hash of the parts that were left out last; of rounds, of which there is one at a time
+	members [activities]report.Member // of the groups of the reporter, which guard them
 }
 
 // waiter is a call of Flush, which waits for a round after the given one.
@@ -94,65 +88,23 @@ func (n *node) read(f func(s *status.State)) {
 	f(&n.state)
 }
 
-// begin begins the round of function i, and returns what the round does about it.
-func (n *node) begin(i int) (plan status.Plan, arrived error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch plan = n.state.Plan(i); plan {
-	case status.Call, status.CallBriefly:
-		n.applyLocked(status.Called{Index: i})
-	case status.Take:
-		arrived = n.state.Arrived(i)
-		n.applyLocked(status.Taken{Index: i})
-	}
-	return plan, arrived
-}
-
-// giveUp ends the wait for function i. It reports false if the function has returned.
-func (n *node) giveUp(i int) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.state.Awaited(i) {
-		return false
-	}
-	n.applyLocked(status.GaveUp{Index: i})
-	return true
-}
-
-// lastValues returns a copy of base with the last values of setter i.
-func (n *node) lastValues(i int, base *corev1.Node) *corev1.Node {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.state.LastValues(i, base)
-}
-
-// A request is a request to the API server, and its body.
-type request struct {
-	do     status.Do
-	cause  status.Cause
-	create *corev1.Node
-	patch  []byte
-}
-
 // next returns the request that follows, which counts as sent from now on.
-func (n *node) next() (r request, err error) {
+func (n *node) next() (r request) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	r.do, r.cause = n.state.Next(n.clock.now())
 	switch r.do {
 	case status.Nothing:
-		return r, nil
+		return r
 	case status.Create:
 		r.create = n.state.Creation(metav1.Now())
 	case status.Patch:
-		r.patch, err = n.state.StatusPatch(metav1.Now())
+		r.patch = n.state.StatusPatch(metav1.Now())
 	case status.Taint:
-		r.patch, err = n.state.TaintPatch()
+		r.patch = n.state.TaintPatch()
 	}
-	if err == nil {
-		n.applyLocked(status.Sent{Do: r.do, Cause: r.cause})
-	}
-	return r, err
+	n.applyLocked(status.Sent{Do: r.do, Cause: r.cause})
+	return r
 }
 
 // life returns the context of the node's functions, which ends with parent.
@@ -174,16 +126,17 @@ func (n *node) end() {
 	}
 }
 
-// beginRound begins a round and returns a channel that is closed at its end. It returns
-// nil if a round is under way.
-func (n *node) beginRound() chan struct{} {
+// beginRound begins a round and returns a channel that is closed at its end, or nil if a
+// round is under way. It reports whether the process has slept since the last round.
+func (n *node) beginRound(sleeps uint32) (done chan struct{}, slept bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.round != nil {
-		return nil
+		return nil, false
 	}
-	n.round, n.again = make(chan struct{}), false
-	return n.round
+	slept = n.sleeps != sleeps
+	n.round, n.again, n.sleeps = make(chan struct{}), false, sleeps
+	return n.round, slept
 }
 
 // wantRound has another round follow the one that is under way, and reports false if
@@ -195,23 +148,10 @@ func (n *node) wantRound() bool {
 	return n.again
 }
 
-// noteSleeps reports whether the process has slept since the last round.
-func (n *node) noteSleeps(sleeps uint32) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	was := n.sleeps
-	n.sleeps = sleeps
-	return was != sleeps
-}
-
 // endRound ends the round, and reports whether another one was asked for.
 func (n *node) endRound() (again bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.state.Busy() {
-		n.cancel()
-		n.ctx = nil
-	}
 	close(n.round)
 	n.round = nil
 	return n.again

@@ -37,31 +37,48 @@ const (
 	actionUpdate   = "UpdateStatus"
 )
 
+// An activity may fail for many nodes at once, which is reported once.
+type activity int
+
+const (
+	calling activity = iota
+	setting
+	leavingOut
+	tainting
+	asking
+	activities
+)
+
+// works is what the log says at the end of the failures of an activity.
+var works = [activities]string{
+	"Writing nodes works again", "All setters and health checks work again", "No setter sets anything that the API server refuses",
+	"Adding taints to nodes works again", "Gates of nodes answer again",
+}
+
 // reporter tells the program, the log and the cluster about nodes.
 type reporter struct {
 	cfg    *Config
 	ready  *lifecycle.Ready
 	seed   maphash.Seed
 	noPods atomic.Bool // was said
-
-	// The failures of many nodes at once are reported once.
-	calling, setting, leavingOut, tainting report.Group
+	groups [activities]report.Group
 }
 
-// leave takes a node that is left alone out of the reports: it no longer tries, and
-// must not hold up the reports about the others. A node that is no longer managed
-// leaves for good.
-func (r *reporter) leave(n *node, g *gateAsker, forGood bool) {
-	m := &n.members
-	for _, in := range []struct {
-		group  *report.Group
-		member *report.Member
-	}{{&r.calling, &m.calling}, {&r.setting, &m.setting}, {&r.leavingOut, &m.leavingOut}, {&r.tainting, &m.tainting}, {&g.asking, &m.asking}} {
-		if forGood {
-			in.group.Retire(in.member)
-		} else {
-			in.group.Leave(in.member)
-		}
+// ok reports that an activity has succeeded.
+func (r *reporter) ok(ctx context.Context, n *node, a activity) {
+	r.groups[a].OK(ctx, &n.members[a], works[a])
+}
+
+// fail reports that an activity has failed.
+func (r *reporter) fail(ctx context.Context, n *node, a activity, err error, msg string, keysAndValues ...any) {
+	r.groups[a].Fail(ctx, r.cfg.ErrorHandler, &n.members[a], err, msg, keysAndValues...)
+}
+
+// leave takes a node out of the reports, because it must not hold up those about the
+// others: with Leave while it is left alone, and with Retire when it is no longer managed.
+func (r *reporter) leave(n *node, leave func(*report.Group, *report.Member)) {
+	for a := range r.groups {
+		leave(&r.groups[a], &n.members[a])
 	}
 }
 
@@ -143,6 +160,13 @@ func (r *reporter) event(ctx context.Context, name string, uid types.UID, kind, 
 	})
 }
 
+// written tells the hook about an accepted patch of the status.
+func (r *reporter) written(n *node, cause Cause, patch []byte, latency time.Duration) {
+	if hook := r.cfg.Hooks.Written; hook != nil {
+		hook(Written{NodeName: n.name, Cause: cause, Bytes: len(patch), Latency: latency})
+	}
+}
+
 // failed tells the hook about a failed request.
 func (r *reporter) failed(n *node, verb string, err error, latency time.Duration) {
 	if hook := r.cfg.Hooks.Failed; hook != nil {
@@ -155,7 +179,7 @@ func (r *reporter) failed(n *node, verb string, err error, latency time.Duration
 // checks that fail for a moment, which is no failure unless it lasts.
 func (r *reporter) functions(ctx context.Context, n *node, failures []failure, starting bool) {
 	if len(failures) == 0 {
-		r.setting.OK(ctx, &n.members.setting, "All setters and health checks work again")
+		r.ok(ctx, n, setting)
 		return
 	}
 	var fields []string
@@ -178,7 +202,7 @@ func (r *reporter) functions(ctx context.Context, n *node, failures []failure, s
 		klog.FromContext(ctx).V(4).Info(msg, "err", err)
 		return
 	}
-	r.setting.Fail(ctx, r.cfg.ErrorHandler, &n.members.setting, err, msg, "failed", strings.Join(fields, ","))
+	r.fail(ctx, n, setting, err, msg, "failed", strings.Join(fields, ","))
 }
 
 // leftOut reports, once, the parts left out of the status because the API server would
@@ -186,12 +210,12 @@ func (r *reporter) functions(ctx context.Context, n *node, failures []failure, s
 func (r *reporter) leftOut(ctx context.Context, n *node, problems []string) {
 	if len(problems) == 0 {
 		n.leftOut = 0
-		r.leavingOut.OK(ctx, &n.members.leavingOut, "No setter sets anything that the API server refuses")
+		r.ok(ctx, n, leavingOut)
 		return
 	}
 	text := strings.Join(problems, "; ")
 	err := fmt.Errorf("nodestatus: node %q: left out of the status: %s", n.name, text)
-	r.leavingOut.Fail(ctx, r.cfg.ErrorHandler, &n.members.leavingOut, err, "A setter has set what the API server refuses")
+	r.fail(ctx, n, leavingOut, err, "A setter has set what the API server refuses")
 	if hash := maphash.String(r.seed, text); n.leftOut != hash {
 		n.leftOut = hash
 		r.event(ctx, n.name, n.uid(), corev1.EventTypeWarning, reasonInvalid, actionUpdate, "Left out of the status: "+text)

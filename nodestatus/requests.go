@@ -29,46 +29,46 @@ const (
 	taintManager = fieldManager + "-taints"
 )
 
-// sender sends the requests about Nodes. Each method returns the time it took too.
+// A request is a request to the API server, and its body.
+type request struct {
+	do     status.Do
+	cause  status.Cause
+	create *corev1.Node
+	patch  []byte
+}
+
+// verb returns the verb of the request, as hooks and errors have it.
+func (r request) verb() string {
+	switch r.do {
+	case status.Create:
+		return "create"
+	case status.Read:
+		return "get"
+	}
+	return "patch"
+}
+
+// A sender sends requests about Nodes.
 type sender struct{ client corev1client.NodesGetter }
 
-// do sends one request about the Node called name.
-func do(ctx context.Context, name string, send func(ctx context.Context) (*corev1.Node, error)) (*corev1.Node, time.Duration, error) {
+// send sends a request about the Node called name. It returns the time it took too.
+func (s sender) send(ctx context.Context, name string, r request) (answer *corev1.Node, latency time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	begin := time.Now()
-	answer, err := send(ctx)
+	nodes, begin := s.client.Nodes(), time.Now()
+	switch r.do {
+	case status.Create:
+		answer, err = nodes.Create(ctx, r.create, metav1.CreateOptions{FieldManager: fieldManager})
+	case status.Read:
+		answer, err = nodes.Get(ctx, name, metav1.GetOptions{})
+	case status.Patch:
+		// The status subresource lets through all of the metadata: labels and annotations.
+		answer, err = nodes.Patch(ctx, name, types.StrategicMergePatchType, r.patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	case status.Taint:
+		answer, err = nodes.Patch(ctx, name, types.MergePatchType, r.patch, metav1.PatchOptions{FieldManager: taintManager})
+	}
 	answer, err = apierr.Answer(answer, err, name)
 	return answer, time.Since(begin), err
-}
-
-// create creates the Node.
-func (s sender) create(ctx context.Context, node *corev1.Node) (*corev1.Node, time.Duration, error) {
-	return do(ctx, node.Name, func(ctx context.Context) (*corev1.Node, error) {
-		return s.client.Nodes().Create(ctx, node, metav1.CreateOptions{FieldManager: fieldManager})
-	})
-}
-
-// get reads the Node.
-func (s sender) get(ctx context.Context, name string) (*corev1.Node, time.Duration, error) {
-	return do(ctx, name, func(ctx context.Context) (*corev1.Node, error) {
-		return s.client.Nodes().Get(ctx, name, metav1.GetOptions{})
-	})
-}
-
-// patch patches the Node's status, and its labels and annotations with it: the
-// status subresource lets through all of the metadata.
-func (s sender) patch(ctx context.Context, name string, data []byte) (*corev1.Node, time.Duration, error) {
-	return do(ctx, name, func(ctx context.Context) (*corev1.Node, error) {
-		return s.client.Nodes().Patch(ctx, name, types.StrategicMergePatchType, data, metav1.PatchOptions{FieldManager: fieldManager}, "status")
-	})
-}
-
-// taint patches the Node itself, and not its status.
-func (s sender) taint(ctx context.Context, name string, data []byte) (*corev1.Node, time.Duration, error) {
-	return do(ctx, name, func(ctx context.Context) (*corev1.Node, error) {
-		return s.client.Nodes().Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: taintManager})
-	})
 }
 
 // remove deletes the Node if it is still the one with this uid.

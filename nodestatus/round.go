@@ -33,12 +33,9 @@ func (c *Controller) round(ctx context.Context, name string, n *node) slots.Next
 	if idle {
 		return slots.Next{Idle: true}
 	}
-	if done := n.beginRound(); done != nil {
-		if n.noteSleeps(sleeps) {
-			n.apply(status.Slept{})
-		}
-		life := n.life(c.lifeOr(ctx))
-		c.rounds.Go(func() { c.finishRound(withNode(life, name), n) })
+	if done, slept := n.beginRound(sleeps); done != nil {
+		life := n.life(c.life)
+		c.rounds.Go(func() { c.finishRound(withNode(life, name), n, slept) })
 		timer := time.NewTimer(roundPatience)
 		defer timer.Stop()
 		select {
@@ -60,36 +57,32 @@ func (c *Controller) trigger(name string) {
 	}
 }
 
-// lifeOr returns the context of Run, or ctx in a test that does not call it.
-func (c *Controller) lifeOr(ctx context.Context) context.Context {
-	if c.life != nil {
-		return c.life
-	}
-	return ctx
-}
-
 // withNode adds the node to the context's logger.
 func withNode(ctx context.Context, name string) context.Context {
 	return klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "node", klog.KRef("", name)))
 }
 
 // finishRound runs the setters and health checks, and asks for the request that follows.
-func (c *Controller) finishRound(ctx context.Context, n *node) {
+func (c *Controller) finishRound(ctx context.Context, n *node, slept bool) {
 	defer func() {
 		removed := ctx.Err() != nil
 		if n.endRound() && !removed {
 			c.trigger(n.name)
 		}
 	}()
-	c.report.news(ctx, n, n.apply(status.RoundBegan{}))
-	ended, failures, ok := c.functions.collect(ctx, n)
-	if !ok {
+	c.report.news(ctx, n, n.apply(status.RoundBegan{Slept: slept}))
+	made, failures := c.functions.collect(ctx, n)
+	if ctx.Err() != nil {
 		return
+	}
+	ended := status.RoundEnded{Name: n.name, Node: made}
+	for _, f := range failures {
+		ended.Failures = append(ended.Failures, f.Failure)
 	}
 	var starting bool
 	n.read(func(s *status.State) { starting = s.Starting(n.clock.now()) })
 	c.report.functions(ctx, n, failures, starting)
-	c.gate.ask(ctx, n)
+	c.askGate(ctx, n)
 	news := n.apply(ended)
 	c.report.leftOut(ctx, n, news.LeftOut)
 	c.report.news(ctx, n, news)

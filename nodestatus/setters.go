@@ -23,19 +23,6 @@ func SetCondition(node *corev1.Node, condition corev1.NodeCondition) {
 	status.SetCondition(node, condition)
 }
 
-// Condition returns a Setter for a condition that state decides about. An error
-// of state keeps the condition as it was last.
-func Condition(kind corev1.NodeConditionType, state func(ctx context.Context, nodeName string) (status corev1.ConditionStatus, reason, message string, err error)) Setter {
-	return func(ctx context.Context, node *corev1.Node) error {
-		status, reason, message, err := state(ctx, node.Name)
-		if err != nil {
-			return err
-		}
-		SetCondition(node, corev1.NodeCondition{Type: kind, Status: status, Reason: reason, Message: message})
-		return nil
-	}
-}
-
 // Capacity returns a Setter for the capacity, and for what of it pods can have:
 // capacity less reserved, and never less than nothing. Resources that are in
 // reserved only are ignored. reserved may be nil.

@@ -94,22 +94,6 @@ func TestImages(t *testing.T) {
 	}
 }
 
-func TestConditionSetters(t *testing.T) {
-	state := func(status corev1.ConditionStatus, err error) Setter {
-		return Condition("Fit", func(context.Context, string) (corev1.ConditionStatus, string, string, error) {
-			return status, "R", "M", err
-		})
-	}
-	n := set(t, state(corev1.ConditionFalse, nil), state(corev1.ConditionTrue, nil))
-	if len(n.Status.Conditions) != 1 || n.Status.Conditions[0] != (corev1.NodeCondition{Type: "Fit", Status: corev1.ConditionTrue, Reason: "R", Message: "M"}) {
-		t.Errorf("conditions are %v", n.Status.Conditions)
-	}
-	failed := errors.New("unknown")
-	if err := state("", failed)(t.Context(), n); !errors.Is(err, failed) || n.Status.Conditions[0].Status != corev1.ConditionTrue {
-		t.Errorf("error %v, condition %v", err, n.Status.Conditions[0])
-	}
-}
-
 func TestStandardLabels(t *testing.T) {
 	own := func(_ context.Context, n *corev1.Node) error {
 		n.Labels = map[string]string{"pool": "a"}

@@ -5,7 +5,6 @@ package nodestatus
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +24,7 @@ func (c *Controller) farewell() func(ctx context.Context, name string, n *node) 
 	return func(ctx context.Context, _ string, n *node) {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.ShutdownTimeout)
 		defer cancel()
-		if c.gate.ask(ctx, n) {
+		if c.askGate(ctx, n) {
 			return // the Node is another process's
 		}
 		released, err := c.release(ctx, n)
@@ -35,7 +34,7 @@ func (c *Controller) farewell() func(ctx context.Context, name string, n *node) 
 			klog.FromContext(ctx).V(2).Info("Released node", "node", klog.KRef("", n.name), "onShutdown", c.cfg.OnShutdown)
 		case verdict == status.Gone || verdict == status.Other: // another client was faster, and the Node is no longer ours
 		default:
-			c.report.calling.Fail(ctx, c.cfg.ErrorHandler, &n.members.calling, explainCall(n.name, "release", err), "Failed to release node", "onShutdown", c.cfg.OnShutdown)
+			c.report.fail(ctx, n, calling, explainCall(n.name, "release", err), "Failed to release node", "onShutdown", c.cfg.OnShutdown)
 		}
 	}
 }
@@ -49,7 +48,7 @@ func (c *Controller) release(ctx context.Context, n *node) (bool, error) {
 	switch phase {
 	case status.Unsure: // whether the Node was created only a read can tell
 		var err error
-		if shown, _, err = c.requests.get(ctx, n.name); err != nil {
+		if shown, _, err = c.requests.send(ctx, n.name, request{do: status.Read}); err != nil {
 			return true, err
 		}
 	case status.Registered:
@@ -64,44 +63,28 @@ func (c *Controller) release(ctx context.Context, n *node) (bool, error) {
 		} else {
 			err = c.writeNotReady(ctx, n, shown)
 		}
-		if err == nil || judge(err, n.name) != status.Away || !sleep(ctx, max(retries.Delay(failures), apierr.RetryAfter(err))) {
+		if err == nil || judge(err, n.name) != status.Away {
+			return true, err
+		}
+		select {
+		case <-time.After(max(retries.Delay(failures), apierr.RetryAfter(err))):
+		case <-ctx.Done():
 			return true, err
 		}
 	}
 }
 
-// sleep waits for d. It reports false if ctx is done before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // writeNotReady makes the Ready condition of shown False.
 func (c *Controller) writeNotReady(ctx context.Context, n *node, shown *corev1.Node) error {
-	data, ready, err := status.NotReadyPatch(shown, ReasonShutdown, "the node is shutting down", metav1.Now())
+	r := request{do: status.Patch}
+	var changes []status.ConditionChange
+	r.patch, changes = status.NotReadyPatch(shown, ReasonShutdown, "the node is shutting down", metav1.Now())
+	_, latency, err := c.requests.send(ctx, n.name, r)
 	if err != nil {
-		return fmt.Errorf("encode the status: %w", err)
-	}
-	_, latency, err := c.requests.patch(ctx, n.name, data)
-	if err != nil {
-		c.report.failed(n, "patch", err, latency)
+		c.report.failed(n, r.verb(), err, latency)
 		return err
 	}
-	if hook := c.cfg.Hooks.Written; hook != nil {
-		hook(Written{NodeName: n.name, Cause: CauseShutdown, Bytes: len(data), Latency: latency})
-	}
-	change := status.ConditionChange{Condition: ready}
-	if old := status.FindCondition(shown.Status.Conditions, corev1.NodeReady); old != nil {
-		change.From = old.Status
-	}
-	if change.From != ready.Status {
-		c.report.conditions(ctx, n, []status.ConditionChange{change})
-	}
+	c.report.written(n, CauseShutdown, r.patch, latency)
+	c.report.conditions(ctx, n, changes)
 	return nil
 }

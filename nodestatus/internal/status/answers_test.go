@@ -33,7 +33,7 @@ func TestANewerEventThanTheAnswerToAWriteIsLookedAt(t *testing.T) {
 		answer := w.serve(apply(t, w.server, w.body), false).DeepCopy()
 		w.run([]string{"edit", "set0=theirs"})
 		w.run([]string{"event"})
-		w.apply(Written{Node: answer, Draw: 0.5})
+		w.apply(Answered{Node: answer, Draw: 0.5})
 		if got := w.run([]string{"round", "b"}); !strings.Contains(got, "Patch(Drift)") {
 			t.Errorf("%s: after the answer: %s, want that the change is undone", name, got)
 		}
@@ -65,12 +65,12 @@ func TestAReboot(t *testing.T) {
 		node := template()
 		node.Status.NodeInfo.BootID = tc.after
 		w.apply(RoundBegan{})
-		w.apply(RoundEnded{Name: node1, Stages: []*corev1.Node{node}})
+		w.apply(RoundEnded{Name: node1, Node: node})
 		for _, line := range []string{"sent", "found", "sent"} {
 			w.run([]string{line})
 		}
 		answer := w.serve(apply(t, w.server, w.body), false).DeepCopy()
-		if news, err := w.state.Apply(w.now, Written{Node: answer}); news.Reboot != tc.want || err != nil {
+		if news, err := w.state.Apply(w.now, Answered{Node: answer}); news.Reboot != tc.want || err != nil {
 			t.Errorf("%q, %q: %q, %v, want %q", tc.before, tc.after, news.Reboot, err, tc.want)
 		}
 	}
@@ -86,6 +86,20 @@ func TestTheLastWriteAfterConflictsHasNoVersion(t *testing.T) {
 		if got := s.version(); got != version {
 			t.Errorf("after %d conflicts: %q, want %q", conflicts, got, version)
 		}
+	}
+}
+
+// With events, or after a read, a write is for the version that is known.
+func TestAWriteIsForTheVersionThatEventsHaveShown(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "round b")
+	if got := w.state.version(); got != "" {
+		t.Errorf("without events: %q", got)
+	}
+	w.run([]string{"edit", "theirs=x"})
+	w.run([]string{"event"})
+	w.run([]string{"round", "b"})
+	if got := w.state.version(); got != w.server.ResourceVersion {
+		t.Errorf("after an event: %q, want %q", got, w.server.ResourceVersion)
 	}
 }
 
@@ -124,7 +138,8 @@ func TestASetterThatSetsNothingCompletesTheStatus(t *testing.T) {
 		t.Error("complete before a success")
 	}
 	w.apply(RoundBegan{})
-	w.apply(RoundEnded{Name: node1, Stages: []*corev1.Node{template(), template()}, Fresh: []int{0}})
+	w.apply(Reached{Index: 0})
+	w.apply(Returned{Index: 0, Before: template(), After: template()})
 	if !w.state.complete() {
 		t.Error("not complete after a success")
 	}
@@ -177,9 +192,9 @@ func TestInvalidKeysAndValuesAreLeftOut(t *testing.T) {
 // A patch has a resourceVersion if it is for one version of the Node.
 func TestAPatchHasTheVersionItIsFor(t *testing.T) {
 	for version, want := range map[string]bool{"": false, "7": true} {
-		data, err := difference{}.patch("u", version, nil)
-		if err != nil || strings.Contains(string(data), `"resourceVersion":"7"`) != want || strings.Contains(string(data), "resourceVersion") != want {
-			t.Errorf("%q: %s, %v", version, data, err)
+		data := encodePatch("u", version, nil, nil)
+		if strings.Contains(string(data), `"resourceVersion":"7"`) != want || strings.Contains(string(data), "resourceVersion") != want {
+			t.Errorf("%q: %s", version, data)
 		}
 	}
 }

@@ -20,17 +20,15 @@ type Event interface{ event() }
 
 type (
 	// RoundBegan: the setters and health checks are about to be called.
-	RoundBegan struct{}
-	// Called: a setter or health check was called, and the round waits for it.
-	Called struct {
+	RoundBegan struct {
+		Slept bool // the process did not run for a while since the last one
+	}
+	// Reached: the round has come to the function.
+	Reached struct {
 		Index int // of the function
 	}
 	// GaveUp: the round no longer waits for the function.
 	GaveUp struct {
-		Index int // of the function
-	}
-	// Taken: the round has the result of the function, whose plan was Take.
-	Taken struct {
 		Index int // of the function
 	}
 	// Returned: the function has returned.
@@ -43,10 +41,9 @@ type (
 	}
 	// RoundEnded: the round has a result.
 	RoundEnded struct {
-		Name     string         // of the node
-		Stages   []*corev1.Node // the Template, and the Node after each setter
-		Fresh    []int          // the setters that have succeeded in this round
-		Failures []Failure      // those of setters first
+		Name     string       // of the node
+		Node     *corev1.Node // the Template with the values of all setters
+		Failures []Failure    // those of setters first
 	}
 
 	// Sent: a request was sent.
@@ -54,23 +51,11 @@ type (
 		Do    Do    // as Next has returned it
 		Cause Cause // likewise
 	}
-	// Created: the Node was created.
-	Created struct {
-		Node *corev1.Node // the answer
-		Draw float64      // a random number in [0,1)
-	}
-	// Found: the Node was read, or it was there already when it should be created.
-	Found struct {
-		Node *corev1.Node // the answer
-	}
-	// Written: the status was accepted.
-	Written struct {
-		Node *corev1.Node // the answer
-		Draw float64      // a random number in [0,1)
-	}
-	// Tainted: taints were added.
-	Tainted struct {
-		Node *corev1.Node // the answer
+	// Answered: the request succeeded.
+	Answered struct {
+		Node  *corev1.Node // the answer
+		Found bool         // the Node that should be created was there, and was read
+		Draw  float64      // a random number in [0,1)
 	}
 	// Failed: the request failed.
 	Failed struct {
@@ -88,8 +73,6 @@ type (
 	}
 	// Asked: the program asks for a read and a whole write.
 	Asked struct{}
-	// Slept: the process did not run for a while.
-	Slept struct{}
 	// GateAnswered: Gate was asked.
 	GateAnswered struct {
 		Closed bool // the Node may not be written
@@ -101,20 +84,15 @@ type (
 )
 
 func (RoundBegan) event()   {}
-func (Called) event()       {}
+func (Reached) event()      {}
 func (GaveUp) event()       {}
-func (Taken) event()        {}
 func (Returned) event()     {}
 func (RoundEnded) event()   {}
 func (Sent) event()         {}
-func (Created) event()      {}
-func (Found) event()        {}
-func (Written) event()      {}
-func (Tainted) event()      {}
+func (Answered) event()     {}
 func (Failed) event()       {}
 func (Shown) event()        {}
 func (Asked) event()        {}
-func (Slept) event()        {}
 func (GateAnswered) event() {}
 func (NotReadySet) event()  {}
 
@@ -136,6 +114,9 @@ const (
 
 // News is what follows from an event for others.
 type News struct {
+	Plan       Plan              // what the round does about the function that it has reached
+	Err        error             // the result of one that it skips
+	Late       bool              // the function that it gave up has not returned
 	Wake       bool              // a round should follow
 	Deleted    types.UID         // the Node with this UID was deleted by another client
 	Replaced   types.UID         // the Node with this UID is now another object
@@ -147,6 +128,7 @@ type News struct {
 	Spec       *corev1.Node      // another client has changed the spec of this Node
 	NoPods     bool              // the Node has no allocatable pods
 	LeftOut    []string          // parts of the status that the API server would refuse
+	Gate       bool              // it has closed, or opened
 	Counts     bool              // the failure should be reported: it is not about a deletion or conflict
 }
 
@@ -168,19 +150,19 @@ func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
 		if s.firstRound == 0 {
 			s.firstRound = now
 		}
+		if ev.Slept && s.phase == Registered {
+			s.doubt()
+		}
 		for i := range s.calls {
 			if s.calls[i].phase == alone {
 				s.calls[i].phase = missed
 			}
 		}
-	case Called:
-		s.calls[ev.Index].phase = awaited
+	case Reached:
+		news.Plan, news.Err = s.reached(ev.Index)
 		return news, nil
 	case GaveUp:
-		s.calls[ev.Index].phase = alone
-		return news, nil
-	case Taken:
-		s.calls[ev.Index].phase, s.calls[ev.Index].err = idle, nil
+		news.Late = s.gaveUp(ev.Index)
 		return news, nil
 	case Returned:
 		news.Wake = s.returned(ev)
@@ -190,23 +172,10 @@ func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
 
 	case Sent:
 		return news, s.send(now, ev)
-	case Created, Found, Written, Tainted, Failed:
-		sent := s.sent
-		if s.sent = nil; !sent.answeredBy(event) {
-			return news, errUnsent
-		}
-		switch ev := event.(type) {
-		case Created:
-			err = s.created(now, sent, ev, &news)
-		case Found:
-			err = s.found(sent, ev.Node, &news)
-		case Written:
-			s.accept(now, sent, ev.Node, ev.Draw, &news)
-		case Tainted:
-			s.see(ev.Node)
-		case Failed:
-			err = s.failed(now, sent, ev, &news)
-		}
+	case Answered:
+		err = s.answered(now, ev, &news)
+	case Failed:
+		err = s.failed(now, ev, &news)
 
 	case Shown:
 		news.Wake = s.shown(ev)
@@ -214,15 +183,11 @@ func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
 	case Asked:
 		s.doubt()
 		return news, nil
-	case Slept:
-		if s.phase == Registered {
-			s.doubt()
-		}
-		return news, nil
 	case GateAnswered:
 		if s.closed && !ev.Closed && s.phase == Registered && s.sight != owed {
 			s.doubt() // another process may have written in the meantime
 		}
+		news.Gate = s.closed != ev.Closed
 		s.closed = ev.Closed
 		return news, nil
 	case NotReadySet:
@@ -234,24 +199,6 @@ func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
 		s.told, news.Spec = s.view.spec, s.view.node()
 	}
 	return news, err
-}
-
-// answeredBy reports whether event can be the answer of the request.
-func (s *sent) answeredBy(event Event) bool {
-	if s == nil {
-		return false
-	}
-	switch event.(type) {
-	case Created:
-		return s.do == Create
-	case Found:
-		return s.do == Create || s.do == Read
-	case Written:
-		return s.do == Patch
-	case Tainted:
-		return s.do == Taint
-	}
-	return true
 }
 
 // doubt makes a read come before the next write.
@@ -278,17 +225,8 @@ func (s *State) roundEnded(now time.Duration, ev RoundEnded) (leftOut []string) 
 		s.lateRounds = min(s.lateRounds, math.MaxUint16-1) + 1
 		s.lateAt = now
 	}
-	last := ev.Stages[len(ev.Stages)-1]
-	_, said := fingerprint(s.rules.Seed, last)
-	for _, i := range ev.Fresh {
-		// The same status was said by the same setters.
-		if said != s.computed || !s.calls[i].succeeded {
-			s.keep(i, ev.Stages[i], ev.Stages[i+1])
-		}
-	}
-	s.computed = said
 	// The last setter may have put slices and maps of its own into its copy.
-	node := last.DeepCopy()
+	node := ev.Node.DeepCopy()
 	node.Name = ev.Name
 	leftOut = DropInvalid(node, s.rules.NodeCredentials)
 	failures := ev.Failures
@@ -331,7 +269,7 @@ func (s *State) send(now time.Duration, ev Sent) error {
 	}
 	switch ev.Do {
 	case Create:
-		if err := s.becomeUnsure(); err != nil {
+		if err := s.become(Unsure); err != nil {
 			return err
 		}
 	case Read:
@@ -345,14 +283,28 @@ func (s *State) send(now time.Duration, ev Sent) error {
 	return nil
 }
 
-// created takes in the answer of a creation, and then the event that came before it.
-func (s *State) created(now time.Duration, sent *sent, ev Created, news *News) error {
-	early := s.early
-	if err := s.becomeRegistered(ev.Node); err != nil {
+// answered takes in the answer of a request that succeeded.
+func (s *State) answered(now time.Duration, ev Answered, news *News) error {
+	sent := s.sent
+	s.sent = nil
+	switch {
+	case sent == nil:
+		return errUnsent
+	case sent.do == Read || ev.Found:
+		return s.found(sent, ev.Node, news)
+	case sent.do == Taint:
+		s.see(ev.Node)
+		return nil
+	case sent.do == Patch:
+		s.accept(now, sent, ev, news)
+		return nil
+	}
+	early := s.early // the event that came before the answer
+	if err := s.register(ev.Node); err != nil {
 		return err
 	}
 	news.Registered, news.Created = ev.Node, true
-	s.accept(now, sent, ev.Node, ev.Draw, news)
+	s.accept(now, sent, ev, news)
 	if early != nil {
 		news.Wake = s.shown(*early)
 	}
@@ -371,7 +323,7 @@ func (s *State) found(sent *sent, node *corev1.Node, news *News) error {
 	if s.phase == Registered {
 		news.Replaced = s.view.uid
 	}
-	if err := s.becomeRegistered(node); err != nil {
+	if err := s.register(node); err != nil {
 		return err
 	}
 	// Values that an earlier process has written are ours, and all others belong to
@@ -391,21 +343,20 @@ func (s *State) found(sent *sent, node *corev1.Node, news *News) error {
 }
 
 // accept takes in the answer to a write.
-func (s *State) accept(now time.Duration, sent *sent, answer *corev1.Node, draw float64, news *News) {
-	said := sent.want.node
-	owned, _ := ownershipOf(said) // it was encoded for the request
+func (s *State) accept(now time.Duration, sent *sent, ev Answered, news *News) {
+	said, answer := sent.want.node, ev.Node
+	owned := ownershipOf(said)
 	if !s.complete() {
 		owned = owned.Union(decodeOwnership(s.owned))
 	}
 	// The answer shows whether the Node has our values now: an admission
 	// webhook, or a write that came between, may have changed it.
-	d, err := compare(said, answer, nil)
-	clobbered := err == nil && !d.empty()
+	clobbered := len(compare(said, answer, nil)) > 0
 	shown := sent.held.node()
 
 	s.owned, s.accepted = encode(owned), sent.want.hash
 	s.lastWrite, s.notBefore = now, 0
-	s.nextReport = nextReportAfter(now, s.rules.Report, sent.cause, draw)
+	s.nextReport = nextReportAfter(now, s.rules.Report, sent.cause, ev.Draw)
 	s.seeAnswer(answer, sent.held)
 	switch {
 	case s.sight == doubted: // a read was asked for in the meantime
@@ -478,12 +429,16 @@ func nextReportAfter(now, interval time.Duration, cause Cause, draw float64) tim
 }
 
 // failed takes in the error of a request.
-func (s *State) failed(now time.Duration, sent *sent, ev Failed, news *News) error {
+func (s *State) failed(now time.Duration, ev Failed, news *News) error {
+	sent := s.sent
+	if s.sent = nil; sent == nil {
+		return errUnsent
+	}
 	if s.sight == reading {
 		s.sight = doubted
 	}
 	if sent.do == Create && !ev.Committed && ev.Verdict != HungUp {
-		if err := s.becomeAbsent(); err != nil {
+		if err := s.become(Absent); err != nil {
 			return err
 		}
 	}
@@ -504,7 +459,7 @@ func (s *State) failed(now time.Duration, sent *sent, ev Failed, news *News) err
 	case ev.Verdict == Gone && s.phase == Registered:
 		return s.gone(now, ev.Draw, news)
 	case ev.Verdict == Gone && sent.do == Read && s.phase == Absent:
-		return s.becomeMissing()
+		return s.become(Missing)
 	case ev.Verdict == Gone && s.phase == Deleted: // still
 		s.sight, s.trouble, s.want = settled, nil, nil
 		return nil
@@ -525,9 +480,9 @@ func (s *State) gone(now time.Duration, draw float64, news *News) error {
 	news.Deleted = s.view.uid
 	s.want, s.trouble = nil, nil
 	if !s.rules.Reregister {
-		return s.becomeDeleted()
+		return s.become(Deleted)
 	}
-	if err := s.becomeAbsent(); err != nil {
+	if err := s.become(Absent); err != nil {
 		return err
 	}
 	// The client that deleted it may want to see it gone; a fleet's nodes do not come

@@ -4,6 +4,8 @@
 package status
 
 import (
+	"errors"
+
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -23,9 +25,16 @@ type call struct {
 	phase     callPhase
 	slow      bool   // the last call that ended was late
 	succeeded bool   // a setter has succeeded once
+	after     uint64 // hash of the Node as it has made it then
 	values    string // its last contribution, encoded
-	err       error  // of a check that has arrived
+	err       error  // of one that has arrived
 }
+
+// The errors of functions that gave no result in time.
+var (
+	ErrLate    = errors.New("did not return in time")
+	ErrPending = errors.New("has not returned from an earlier call")
+)
 
 // A Plan says what a round does about a setter or health check.
 type Plan int
@@ -36,40 +45,74 @@ const (
 	// CallBriefly: call it, and hardly wait: it was late the last time, and many slow
 	// nodes must not hold up the rounds of the others.
 	CallBriefly
-	// Pending: an earlier call is under way.
-	Pending
-	// Take: an earlier call has ended, and this round has its result.
-	Take
+	// Skip: the result of this round is known.
+	Skip
 )
 
-// Plan returns what a round does about function i.
-func (s *State) Plan(i int) Plan {
+// plan returns what a round does about function i, and its error if that is Skip.
+func (s *State) plan(i int) (Plan, error) {
 	switch c := &s.calls[i]; {
 	case c.phase == arrived:
-		return Take
+		return Skip, c.err
 	case c.phase != idle:
-		return Pending
+		return Skip, ErrPending
 	case c.slow:
-		return CallBriefly
+		return CallBriefly, nil
 	}
-	return Call
+	return Call, nil
 }
 
-// Busy reports whether a setter or health check is under way.
-func (s *State) Busy() bool {
-	for _, c := range s.calls {
-		if c.phase != idle && c.phase != arrived {
-			return true
-		}
+// reached takes in that the round has come to function i.
+func (s *State) reached(i int) (plan Plan, err error) {
+	plan, err = s.plan(i)
+	switch c := &s.calls[i]; {
+	case plan != Skip:
+		c.phase = awaited
+	case c.phase == arrived:
+		c.phase, c.err = idle, nil
 	}
-	return false
+	return plan, err
 }
 
-// Awaited reports whether a round waits for function i.
-func (s *State) Awaited(i int) bool { return s.calls[i].phase == awaited }
+// gaveUp takes in that the round no longer waits for function i. It reports false if
+// that has returned.
+func (s *State) gaveUp(i int) bool {
+	if s.calls[i].phase != awaited {
+		return false
+	}
+	s.calls[i].phase = alone
+	return true
+}
 
-// Arrived returns the error of a check whose plan is Take.
-func (s *State) Arrived(i int) error { return s.calls[i].err }
+// returned takes in the end of a call, and reports whether a round should follow.
+func (s *State) returned(ev Returned) (wake bool) {
+	c := &s.calls[ev.Index]
+	was, setter := c.phase, ev.Index < s.rules.Setters
+	c.phase, c.slow = idle, ev.Late
+	if setter && ev.Err == nil {
+		s.keep(c, ev.Before, ev.After)
+	}
+	switch {
+	case was == awaited:
+		return false // the round has the result
+	case setter && ev.Err == nil: // late values are better than none
+		c.phase, c.err = arrived, ErrLate
+	case !setter && !ev.Late:
+		c.phase, c.err = arrived, ev.Err
+	}
+	return c.phase == arrived || was == missed
+}
+
+// keep keeps the values that a setter has set by making after of before. A setter that
+// makes the same Node again has set the same values.
+func (s *State) keep(c *call, before, after *corev1.Node) {
+	_, hash := fingerprint(s.rules.Seed, after)
+	if c.succeeded && c.after == hash {
+		return
+	}
+	encoded, _ := contribution(before, after).Marshal() // fails only if Size is wrong
+	c.succeeded, c.after, c.values = true, hash, string(encoded)
+}
 
 // LastValues returns a copy of node with the values that setter i set last.
 func (s *State) LastValues(i int, node *corev1.Node) *corev1.Node {
@@ -82,14 +125,6 @@ func (s *State) LastValues(i int, node *corev1.Node) *corev1.Node {
 	return node
 }
 
-// keep keeps the values that setter i has set by making after of before.
-func (s *State) keep(i int, before, after *corev1.Node) {
-	encoded, _ := contribution(before, after).Marshal() // fails only if Size is wrong
-	if c := &s.calls[i]; !c.succeeded || c.values != string(encoded) {
-		c.succeeded, c.values = true, string(encoded)
-	}
-}
-
 // complete reports whether every setter has succeeded once. Before that a value that no
 // setter sets may be the value of one that has not.
 func (s *State) complete() bool {
@@ -99,23 +134,4 @@ func (s *State) complete() bool {
 		}
 	}
 	return true
-}
-
-// returned takes in the end of a call, and reports whether a round should follow.
-func (s *State) returned(ev Returned) (wake bool) {
-	c := &s.calls[ev.Index]
-	was := c.phase
-	c.phase, c.slow = idle, ev.Late
-	if was == awaited {
-		return false // the round has the result
-	}
-	setter := ev.Index < s.rules.Setters
-	switch {
-	case setter && ev.Err == nil: // late values are better than none
-		s.keep(ev.Index, ev.Before, ev.After)
-		c.phase = arrived
-	case !setter && !ev.Late:
-		c.phase, c.err = arrived, ev.Err
-	}
-	return c.phase == arrived || was == missed
 }

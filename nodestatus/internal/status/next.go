@@ -95,8 +95,7 @@ func (s *State) waits(now time.Duration) bool {
 
 // differs reports whether the view differs from the status that should be written.
 func (s *State) differs() bool {
-	d, err := compare(s.want.node, s.view.node(), s.removable())
-	return err != nil || !d.empty()
+	return len(compare(s.want.node, s.view.node(), s.removable())) > 0
 }
 
 // removable returns the fields that must be removed if no setter sets them. It is empty
@@ -152,33 +151,30 @@ func (s *State) Creation(wall metav1.Time) *corev1.Node {
 }
 
 // StatusPatch returns the strategic merge patch of the status subresource.
-func (s *State) StatusPatch(wall metav1.Time) ([]byte, error) {
-	shown := s.view.node()
-	d, err := compare(s.want.node, shown, s.removable())
-	if err != nil {
-		return nil, fmt.Errorf("compare the status with the API server's: %w", err)
-	}
-	return d.patch(s.view.uid, s.version(), stamp(s.want.node.Status.Conditions, shown.Status.Conditions, wall))
+func (s *State) StatusPatch(wall metav1.Time) []byte {
+	said, shown := s.want.node, s.view.node()
+	return encodePatch(s.view.uid, s.version(), compare(said, shown, s.removable()), stamp(said.Status.Conditions, shown.Status.Conditions, wall))
 }
 
 // TaintPatch returns the merge patch of the Node that adds the taints it lacks. The
 // list is replaced as a whole, so it must be the present one.
-func (s *State) TaintPatch() ([]byte, error) {
+func (s *State) TaintPatch() []byte {
 	shown := s.view.node()
-	return json.Marshal(map[string]any{
+	patch, _ := json.Marshal(map[string]any{ // of taints that were decoded
 		"metadata": map[string]any{"uid": shown.UID, "resourceVersion": shown.ResourceVersion},
 		"spec":     map[string]any{"taints": withTaints(shown.Spec.Taints, MissingTaints(s.rules.KeepTaints, shown.Spec.Taints))},
 	})
+	return patch
 }
 
 // NotReadyPatch returns the patch that makes the Ready condition of shown False, and
-// that condition.
-func NotReadyPatch(shown *corev1.Node, reason, message string, wall metav1.Time) ([]byte, corev1.NodeCondition, error) {
-	ready := stamp([]corev1.NodeCondition{{
+// that change.
+func NotReadyPatch(shown *corev1.Node, reason, message string, wall metav1.Time) ([]byte, []ConditionChange) {
+	said := &corev1.Node{}
+	said.Status.Conditions = stamp([]corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: reason, Message: message,
 	}}, shown.Status.Conditions, wall)
-	data, err := difference{}.patch(shown.UID, "", ready)
-	return data, ready[0], err
+	return encodePatch(shown.UID, "", nil, said.Status.Conditions), conditionChanges(said, said, shown)
 }
 
 // Phase returns the phase.

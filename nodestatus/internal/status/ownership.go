@@ -4,13 +4,13 @@
 package status
 
 import (
-	"bytes"
 	"encoding/json"
 	"strings"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
@@ -30,27 +30,36 @@ const (
 type ownership = sets.Set[string]
 
 // A conditionPart is the value of a condition without its times.
-type conditionPart struct{ status, reason, message string }
+type conditionPart struct {
+	Status          corev1.ConditionStatus
+	Reason, Message string
+}
 
 // partsOf returns the parts of node with their values: strings, quantities,
-// conditionParts, and the JSON of other fields of the status.
-func partsOf(node *corev1.Node) (map[string]any, error) {
-	fields, err := statusFields(&node.Status)
-	if err != nil {
-		return nil, err
-	}
+// conditionParts, and other fields of the status as decoded JSON. Text that is not UTF-8
+// is there as the API server stores it. The phase is left out, which no component has
+// written since Kubernetes 1.0, and so are two structs that JSON can't omit if they are
+// empty: then no setter has set them.
+func partsOf(node *corev1.Node) map[string]any {
+	rest := node.Status
+	rest.Conditions, rest.Capacity, rest.Allocatable, rest.Phase = nil, nil, nil, ""
+	encoded, _ := json.Marshal(rest) // every status can be encoded
 	parts := make(map[string]any)
+	_ = utiljson.Unmarshal(encoded, &parts)
+	if rest.NodeInfo == (corev1.NodeSystemInfo{}) {
+		delete(parts, "nodeInfo")
+	}
+	if rest.DaemonEndpoints == (corev1.NodeDaemonEndpoints{}) {
+		delete(parts, "daemonEndpoints")
+	}
 	insert(parts, labels, node.Labels)
 	insert(parts, annotations, node.Annotations)
 	insert(parts, capacity, node.Status.Capacity)
 	insert(parts, allocatable, node.Status.Allocatable)
-	for name, value := range fields {
-		parts[name] = value
-	}
 	for _, c := range node.Status.Conditions {
-		parts[conditionsOf+"/"+string(c.Type)] = conditionPart{string(c.Status), c.Reason, c.Message}
+		parts[conditionsOf+"/"+string(c.Type)] = conditionPart{c.Status, c.Reason, c.Message}
 	}
-	return parts, nil
+	return parts
 }
 
 // insert adds the entries of a field to parts.
@@ -61,10 +70,7 @@ func insert[K ~string, V any](parts map[string]any, section string, entries map[
 }
 
 // ownershipOf returns the names of the parts of node, a composed scratch.
-func ownershipOf(node *corev1.Node) (ownership, error) {
-	parts, err := partsOf(node)
-	return sets.KeySet(parts), err
-}
+func ownershipOf(node *corev1.Node) ownership { return sets.KeySet(partsOf(node)) }
 
 // encode returns o as a string that nodes with the same ownership share.
 func encode(o ownership) unique.Handle[string] {
@@ -108,9 +114,7 @@ func formerOwnership(node *corev1.Node) ownership {
 	}
 	if created {
 		status := corev1.Node{Status: node.Status} // labels and annotations have writers
-		if all, err := ownershipOf(&status); err == nil {
-			former = former.Union(all.Difference(written))
-		}
+		former = former.Union(ownershipOf(&status).Difference(written))
 	}
 	return former
 }
@@ -169,40 +173,6 @@ func insertConditions(into ownership, children map[string]any) {
 			into.Insert(conditionsOf + "/" + condition.Type)
 		}
 	}
-}
-
-// statusFields returns the fields of status as JSON, except for conditions, capacity
-// and allocatable, which are merged by key, and the phase, which no component has
-// written since Kubernetes 1.0. Two structs that JSON can't omit are left out if they are
-// empty: then no setter has set them.
-func statusFields(status *corev1.NodeStatus) (map[string]json.RawMessage, error) {
-	rest := *status
-	rest.Conditions, rest.Capacity, rest.Allocatable, rest.Phase = nil, nil, nil, ""
-	encoded, err := json.Marshal(rest)
-	if err != nil {
-		return nil, err
-	}
-	if bytes.Contains(encoded, []byte(`\ufffd`)) {
-		// Text that is not UTF-8 is spelled so, and differently once it was stored.
-		rest = corev1.NodeStatus{} // it shares its lists with status
-		if err := json.Unmarshal(encoded, &rest); err != nil {
-			return nil, err
-		}
-		if encoded, err = json.Marshal(rest); err != nil {
-			return nil, err
-		}
-	}
-	fields := make(map[string]json.RawMessage)
-	if err := json.Unmarshal(encoded, &fields); err != nil {
-		return nil, err
-	}
-	if status.NodeInfo == (corev1.NodeSystemInfo{}) {
-		delete(fields, "nodeInfo")
-	}
-	if status.DaemonEndpoints == (corev1.NodeDaemonEndpoints{}) {
-		delete(fields, "daemonEndpoints")
-	}
-	return fields, nil
 }
 
 // canonical rewrites quantities in their canonical form, as the server will

@@ -4,149 +4,75 @@
 package status
 
 import (
-	"bytes"
 	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A difference is the change that makes a Node equal to ours.
-type difference struct {
-	changes map[string]any // by part: what a strategic merge patch has for it; nil removes the part
-	reorder bool           // our conditions would not stand in our order
-}
-
-func (d difference) empty() bool { return len(d.changes) == 0 }
-
-// compare returns the parts of said that shown lacks, and the parts in owned that shown
-// has and said does not.
-func compare(said, shown *corev1.Node, owned ownership) (difference, error) {
-	want, err := partsOf(said)
-	if err != nil {
-		return difference{}, err
-	}
-	have, err := partsOf(shown)
-	if err != nil {
-		return difference{}, err
-	}
-	d := difference{changes: make(map[string]any)}
+// compare returns what makes shown equal to said, by part: what a strategic merge patch
+// has for the parts that shown lacks, and nil for those in owned that shown has and said
+// does not.
+//
+// A field of the status is replaced as a whole, whatever the API's type says of merging:
+// addresses are declared to merge by type, of which a node may have several.
+func compare(said, shown *corev1.Node, owned ownership) map[string]any {
+	want, have := partsOf(said), partsOf(shown)
+	changes := make(map[string]any)
 	for key, value := range want {
 		old, there := have[key]
-		if there && samePart(old, value) {
+		if there && equality.Semantic.DeepEqual(old, value) {
 			continue
 		}
-		if d.changes[key], err = changeOf(key, value, there); err != nil {
-			return difference{}, err
+		switch v := value.(type) {
+		case map[string]any:
+			if there {
+				v["$patch"] = "replace"
+			}
+		case []any:
+			if key == "addresses" {
+				value = append([]any{map[string]any{"$patch": "replace"}}, v...)
+			}
 		}
+		changes[key] = value
 	}
 	for key := range have {
 		if _, kept := want[key]; !kept && owned.Has(key) {
-			d.changes[key] = nil
+			changes[key] = nil
 		}
 	}
-	d.reorder = !slices.Equal(orderAfter(said.Status.Conditions, shown.Status.Conditions), conditionTypes(said.Status.Conditions))
-	return d, nil
+	return changes
 }
 
-// samePart reports whether two values of a part are equal. Quantities are equal when
-// they are the same amount.
-func samePart(a, b any) bool {
-	switch a := a.(type) {
-	case resource.Quantity:
-		return a.Cmp(b.(resource.Quantity)) == 0
-	case json.RawMessage:
-		return bytes.Equal(a, b.(json.RawMessage))
-	}
-	return a == b
-}
-
-// changeOf returns what a patch has for a part that is new or changed. A field of the
-// status is replaced as a whole, whatever the API's type says of merging: addresses are
-// declared to merge by type, of which a node may have several.
-func changeOf(key string, value any, replaces bool) (any, error) {
-	switch value := value.(type) {
-	case resource.Quantity:
-		return value.String(), nil
-	case json.RawMessage:
-		switch {
-		case key == "addresses":
-			var list []any
-			err := json.Unmarshal(value, &list)
-			return append([]any{map[string]string{"$patch": "replace"}}, list...), err
-		case value[0] == '{' && replaces:
-			var object map[string]json.RawMessage
-			err := json.Unmarshal(value, &object)
-			object["$patch"] = json.RawMessage(`"replace"`)
-			return object, err
-		}
-	}
-	return value, nil
-}
-
-func conditionTypes(conditions []corev1.NodeCondition) []corev1.NodeConditionType {
-	types := make([]corev1.NodeConditionType, len(conditions))
-	for i, c := range conditions {
-		types[i] = c.Type
-	}
-	return types
-}
-
-// orderAfter returns the order of said after a patch without directive: conditions in
-// shown keep their places, new ones go to the end.
-func orderAfter(said, shown []corev1.NodeCondition) []corev1.NodeConditionType {
-	var order []corev1.NodeConditionType
-	for _, c := range shown {
-		if FindCondition(said, c.Type) != nil {
-			order = append(order, c.Type)
-		}
-	}
-	for _, c := range said {
-		if FindCondition(shown, c.Type) == nil {
-			order = append(order, c.Type)
-		}
-	}
-	return order
-}
-
-// patchCondition is a NodeCondition none of whose fields can be omitted: a
-// field that the patch lacks would keep what another writer has put there.
-type patchCondition struct {
-	Type               corev1.NodeConditionType `json:"type"`
-	Status             corev1.ConditionStatus   `json:"status"`
-	LastHeartbeatTime  metav1.Time              `json:"lastHeartbeatTime"`
-	LastTransitionTime metav1.Time              `json:"lastTransitionTime"`
-	Reason             string                   `json:"reason"`
-	Message            string                   `json:"message"`
-}
-
-// patch encodes the difference as a strategic merge patch that applies to the
-// object with this uid and to no other, and to no other version of it if one
-// is given. All of conditions go into it, whole and
-// whether they changed or not: a diff would be against a view that may be old.
-func (d difference) patch(uid types.UID, version string, conditions []corev1.NodeCondition) ([]byte, error) {
+// encodePatch returns changes as a strategic merge patch that applies to the object with
+// this uid and to no other, and to no other version of it if one is given. All of
+// conditions go into it in their order, whole and whether they changed or not: a diff
+// would be against a view that may be old, and a field that the patch lacks would keep
+// what another writer has put there.
+func encodePatch(uid types.UID, version string, changes map[string]any, conditions []corev1.NodeCondition) []byte {
 	metadata, status := map[string]any{"uid": uid}, make(map[string]any)
 	if version != "" {
 		metadata["resourceVersion"] = version
 	}
-	list := make([]any, 0, len(conditions))
-	order := make([]any, 0, len(conditions))
+	var list, order []any
 	for _, c := range conditions {
-		list = append(list, patchCondition(c))
 		order = append(order, map[string]any{"type": c.Type})
+		list = append(list, map[string]any{
+			"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message,
+			"lastHeartbeatTime": c.LastHeartbeatTime, "lastTransitionTime": c.LastTransitionTime,
+		})
 	}
-	for _, key := range slices.Sorted(maps.Keys(d.changes)) {
+	for _, key := range slices.Sorted(maps.Keys(changes)) {
 		section, name, hasName := strings.Cut(key, "/")
-		into := status
+		into, change := status, changes[key]
 		if section == labels || section == annotations {
 			into = metadata
 		}
-		switch change := d.changes[key]; {
+		switch {
 		case !hasName:
 			into[section] = change
 		case section != conditionsOf:
@@ -160,9 +86,7 @@ func (d difference) patch(uid types.UID, version string, conditions []corev1.Nod
 			list = append(list, map[string]any{"$patch": "delete", "type": name})
 		}
 	}
-	status["conditions"] = list
-	if d.reorder {
-		status["$setElementOrder/conditions"] = order
-	}
-	return json.Marshal(map[string]any{"metadata": metadata, "status": status})
+	status["conditions"], status["$setElementOrder/conditions"] = list, order
+	patch, _ := json.Marshal(map[string]any{"metadata": metadata, "status": status}) // of strings and decoded JSON
+	return patch
 }

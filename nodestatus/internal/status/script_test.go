@@ -72,6 +72,7 @@ type script struct {
 	created *corev1.Node // what was sent
 	stored  *corev1.Node // what the API server has made of it
 	gone    *corev1.Node // what was deleted last
+	slept   bool         // before the next round
 }
 
 func (w *script) apply(ev Event) string {
@@ -188,7 +189,12 @@ func (w *script) run(words []string) string {
 	case "plan":
 		var plans []string
 		for i := range w.state.calls {
-			plans = append(plans, [...]string{"call", "briefly", "pending", "take"}[w.state.Plan(i)])
+			plan, err := w.state.plan(i)
+			word := [...]string{"call", "briefly", "take"}[plan]
+			if errors.Is(err, ErrPending) {
+				word = "pending"
+			}
+			plans = append(plans, word)
 		}
 		return strings.Join(plans, " ")
 	case "round":
@@ -207,17 +213,13 @@ func (w *script) run(words []string) string {
 		return w.apply(ev)
 	case "sent":
 		do, cause := w.state.Next(w.now)
-		var err error
 		switch do {
 		case Create:
 			w.created = w.state.Creation(metav1.NewTime(time.Unix(0, 0).Add(w.now)))
 		case Patch:
-			w.body, err = w.state.StatusPatch(metav1.NewTime(time.Unix(0, 0).Add(w.now)))
+			w.body = w.state.StatusPatch(metav1.NewTime(time.Unix(0, 0).Add(w.now)))
 		case Taint:
-			w.body, err = w.state.TaintPatch()
-		}
-		if err != nil {
-			w.Fatal(err)
+			w.body = w.state.TaintPatch()
 		}
 		return w.apply(Sent{Do: do, Cause: cause})
 	case "stored":
@@ -228,13 +230,13 @@ func (w *script) run(words []string) string {
 		if w.stored = nil; node == nil {
 			node = w.serve(w.created, true)
 		}
-		return w.apply(Created{Node: node})
+		return w.apply(Answered{Node: node})
 	case "found":
-		return w.apply(Found{Node: w.server.DeepCopy()})
+		return w.apply(Answered{Node: w.server.DeepCopy(), Found: true})
 	case "written":
-		return w.apply(Written{Node: w.serve(apply(w.T, w.server, w.body), false).DeepCopy(), Draw: 0.5})
+		return w.apply(Answered{Node: w.serve(apply(w.T, w.server, w.body), false).DeepCopy(), Draw: 0.5})
 	case "tainted":
-		return w.apply(Tainted{Node: w.serve(apply(w.T, w.server, w.body), false).DeepCopy()})
+		return w.apply(Answered{Node: w.serve(apply(w.T, w.server, w.body), false).DeepCopy()})
 	case "failed":
 		retryAfter, _ := time.ParseDuration(arg(2))
 		return w.apply(Failed{Verdict: verdicts[arg(1)], Err: errors.New(arg(1)), RetryAfter: retryAfter, Committed: arg(2) == "committed", Draw: 0.5})
@@ -275,7 +277,8 @@ func (w *script) run(words []string) string {
 	case "asked":
 		return w.apply(Asked{})
 	case "slept":
-		return w.apply(Slept{})
+		w.slept = true
+		return "ok"
 	case "gate":
 		return w.apply(GateAnswered{Closed: arg(1) == "closed"})
 	case "notReady":
@@ -301,48 +304,40 @@ func (w *script) set(i int, node *corev1.Node, value string) *corev1.Node {
 func (w *script) round(results []string) string {
 	w.Helper()
 	spec := ""
-	if strings.Contains(w.apply(RoundBegan{}), "+spec") {
+	if strings.Contains(w.apply(RoundBegan{Slept: w.slept}), "+spec") {
 		spec = " +spec"
 	}
-	end := RoundEnded{Name: node1, Stages: []*corev1.Node{template()}}
+	w.slept = false
+	end := RoundEnded{Name: node1, Node: template()}
 	for i, result := range results {
-		setter := i < w.rules.Setters
-		var before *corev1.Node
-		if setter {
-			before = end.Stages[i]
-		}
+		setter, before := i < w.rules.Setters, end.Node
 		failure := Failure{Field: fmt.Sprint("function ", i), Check: !setter, Message: result}
-		switch plan := w.state.Plan(i); plan {
-		case Take:
-			if err := w.state.Arrived(i); err != nil {
-				result = "failed"
-			}
-			w.apply(Taken{Index: i})
-			failure.Late = setter
-			if setter {
-				result = "taken"
-			}
-		case Pending:
-			result, failure.Late = "late", true
-		default:
-			w.apply(Called{Index: i})
-			if result == "late" {
-				w.apply(GaveUp{Index: i})
-				failure.Late = true
-			} else {
-				w.apply(Returned{Index: i, Err: map[bool]error{true: errors.New(result)}[result == "failed"]})
-			}
-		}
-		failed := result == "late" || result == "failed" || result == "taken"
-		if failed {
-			end.Failures = append(end.Failures, failure)
-		}
+		plan, err := w.state.plan(i)
+		w.apply(Reached{Index: i})
 		switch {
-		case setter && failed:
-			end.Stages = append(end.Stages, w.state.LastValues(i, before))
+		case plan == Skip && errors.Is(err, ErrPending):
+			result, failure.Late = "late", true
+		case plan == Skip && setter:
+			result, failure.Late = "taken", true
+		case plan == Skip && err != nil:
+			result = "failed"
+		case plan == Skip:
+		case result == "late":
+			w.apply(GaveUp{Index: i})
+			failure.Late = true
+		case result == "failed":
+			w.apply(Returned{Index: i, Err: errors.New(result)})
 		case setter:
-			end.Fresh = append(end.Fresh, i)
-			end.Stages = append(end.Stages, w.set(i, before, result))
+			end.Node = w.set(i, before, result)
+			w.apply(Returned{Index: i, Before: before, After: end.Node})
+		default:
+			w.apply(Returned{Index: i})
+		}
+		if result == "late" || result == "failed" || result == "taken" {
+			end.Failures = append(end.Failures, failure)
+			if setter {
+				end.Node = w.state.LastValues(i, before)
+			}
 		}
 	}
 	return w.apply(end) + spec

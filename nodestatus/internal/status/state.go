@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"time"
 	"unique"
 
@@ -88,7 +89,6 @@ type State struct {
 	//
 	// Invariant: a round that is settled has begun.
 	want       *want  // nil if no request follows from it
-	computed   uint64 // hash of what the setters of the last round have said
 	rounds     uint32 // that have begun
 	agreed     uint32 // the last of them whose status the server has, and in which no setter failed
 	firstRound time.Duration
@@ -153,71 +153,41 @@ func New(rules *Rules) State {
 // errPhase is the error of a change of the phase that its present value does not allow.
 var errPhase = errors.New("illegal change of phase")
 
-// leave returns an error unless the phase is one of from.
-func (s *State) leave(to Phase, from ...Phase) error {
-	for _, p := range from {
-		if s.phase == p {
-			return nil
-		}
-	}
-	return fmt.Errorf("%w from %v to %v", errPhase, s.phase, to)
+// sources are the phases that a phase may follow.
+var sources = [...][]Phase{
+	Absent:     {Unsure, Registered}, // a creation was not stored, or the Node is gone
+	Missing:    {Absent},
+	Unsure:     {Absent, Missing, Unsure},
+	Registered: {Absent, Unsure, Registered, Deleted},
+	Deleted:    {Registered},
 }
 
-// becomeUnsure is called when a creation is sent.
-func (s *State) becomeUnsure() error {
-	if err := s.leave(Unsure, Absent, Missing, Unsure); err != nil {
-		return err
+// become changes the phase. If the phase does not allow it the state stays as it is. What
+// is known of the object that was kept so far is dropped.
+func (s *State) become(to Phase) error {
+	if !slices.Contains(sources[to], s.phase) {
+		return fmt.Errorf("%w from %v to %v", errPhase, s.phase, to)
 	}
-	s.phase = Unsure
+	s.phase = to
+	switch to {
+	case Unsure:
+		return nil
+	case Missing, Deleted:
+		s.trouble = nil
+	}
+	s.view, s.early, s.accepted, s.owned, s.told = nil, nil, 0, unique.Handle[string]{}, 0
+	s.sight, s.notBefore, s.nextDrift, s.nextTaints = settled, 0, 0, 0
 	return nil
 }
 
-// becomeAbsent is called when the API server has not stored a creation, or no longer
-// has the Node.
-func (s *State) becomeAbsent() error {
-	if err := s.leave(Absent, Unsure, Registered); err != nil {
+// register is called when an answer shows the Node that is kept from now on.
+func (s *State) register(node *corev1.Node) error {
+	if err := s.become(Registered); err != nil {
 		return err
 	}
-	s.forget()
-	s.phase = Absent
-	return nil
-}
-
-// becomeMissing is called when a read has not found a Node that we did not know of.
-func (s *State) becomeMissing() error {
-	if err := s.leave(Missing, Absent); err != nil {
-		return err
-	}
-	s.phase, s.trouble = Missing, nil
-	return nil
-}
-
-// becomeRegistered is called when an answer shows the Node that is kept from now on.
-func (s *State) becomeRegistered(node *corev1.Node) error {
-	if err := s.leave(Registered, Absent, Unsure, Registered, Deleted); err != nil {
-		return err
-	}
-	s.forget()
-	s.phase = Registered
 	s.take(node)
 	s.told = s.view.spec
 	return nil
-}
-
-// becomeDeleted is called when another client has deleted a Node that is then left alone.
-func (s *State) becomeDeleted() error {
-	if err := s.leave(Deleted, Registered); err != nil {
-		return err
-	}
-	s.forget()
-	s.phase, s.trouble = Deleted, nil
-	return nil
-}
-
-// forget drops what is known of the object that was kept so far.
-func (s *State) forget() {
-	s.view, s.early, s.accepted, s.owned, s.told = nil, nil, 0, unique.Handle[string]{}, 0
-	s.sight, s.notBefore, s.nextDrift, s.nextTaints = settled, 0, 0, 0
 }
 
 // see takes node as the server's view unless a newer one is known, and reports
