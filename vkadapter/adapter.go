@@ -98,6 +98,7 @@ func (a *Adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, er
 		return podsync.State{}, err
 	}
 	a.held.create(pod)
+	a.held.restore(ref, prepared)
 	if err := a.provider.CreatePod(own, prepared); err != nil {
 		a.held.failed(ref)
 		a.environment.event(pod, corev1.EventTypeWarning, "ProviderCreateFailed", "CreatePod", err.Error())
@@ -120,6 +121,7 @@ func (a *Adapter) Update(ctx context.Context, pod *corev1.Pod) (podsync.State, e
 		return podsync.State{}, err
 	}
 	a.held.handOver(pod)
+	a.held.restore(ref, prepared)
 	if err := a.provider.UpdatePod(own, prepared); err != nil {
 		a.environment.event(pod, corev1.EventTypeWarning, "ProviderUpdateFailed", "UpdatePod", err.Error())
 		return podsync.State{}, RejectInvalid(pod, err)
@@ -159,7 +161,7 @@ func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 	case state.Stopped:
 		return state, nil
 	}
-	doomed := opts.Pod
+	doomed := opts.Pod.DeepCopy()
 	if doomed == nil {
 		doomed = a.held.pod(ref)
 	}
@@ -179,6 +181,7 @@ func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 
 // delete calls DeletePod. An error after which the provider does not hold the pod is none.
 func (a *Adapter) delete(ctx context.Context, ref podsync.Ref, pod *corev1.Pod) error {
+	a.held.restore(ref, pod)
 	before := pod.DeepCopy()
 	if err := a.provider.DeletePod(ctx, pod); err != nil {
 		if _, found := a.finder.find(ctx, ref, before); !errors.Is(found, podsync.ErrNotFound) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr/funcr"
@@ -39,7 +40,7 @@ func newPod(name string, uid types.UID) *corev1.Pod {
 
 func newAdapter(t testing.TB, h habits, cfg vkadapter.Config) (*vkadapter.Adapter, *provider) {
 	t.Helper()
-	p := &provider{cloud: newCloud(), habits: h, known: map[types.UID]*corev1.Pod{}}
+	p := &provider{cloud: newCloud(), habits: h, known: map[types.UID]*corev1.Pod{}, late: map[types.UID]bool{}}
 	cfg.NodeName = nodeName
 	a, err := vkadapter.New(p.handler(), cfg)
 	if err != nil {
@@ -51,7 +52,7 @@ func newAdapter(t testing.TB, h habits, cfg vkadapter.Config) (*vkadapter.Adapte
 // The adapter of each provider that needs no API server keeps podsync's contract.
 func TestConformance(t *testing.T) {
 	for name, c := range wild {
-		if c.listsCluster || c.loopInCreate || c.lag > 0 || c.stopTime > 0 || c.noNames || c.jobNames || c.polls || c.noContainers {
+		if c.listsCluster || c.loopInCreate || c.lag > 0 || c.stopTime > 0 || c.noNames || c.jobNames || c.polls || c.noContainers || c.blips || c.foreign || c.createTimesOut || c.inLabels {
 			continue // needs a controller beside it, or more time than virtual-kubelet's callers have
 		}
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +65,7 @@ func TestConformance(t *testing.T) {
 					t.Cleanup(func() { cancel(); <-done })
 					return a
 				},
-				Nameless: c.noUIDs,
+				Nameless: c.noUIDs || c.hostObjects,
 			})
 		})
 	}
@@ -119,6 +120,220 @@ func TestNothingFollowsFromAnError(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A provider whose GetPods does not show the pod, and that has no error for "not found", may fail
+// to answer once. Only a failure that lasts means that the pod is gone.
+func TestAFailureOfGetPodMustLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		first, p := newAdapter(t, habits{notFound: errPlain, jobNames: true, noUIDs: true, silent: true}, vkadapter.Config{})
+		pod := newPod("web", "1")
+		ref := podsync.RefOf(pod)
+		if _, err := first.Start(ctx, pod); err != nil {
+			t.Fatal(err)
+		}
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
+			{Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+		}}
+		second, err := vkadapter.New(p.handler(), vkadapter.Config{NodeName: nodeName})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, a := range map[string]*vkadapter.Adapter{"the process that started it": first, "a later one": second} {
+			for range 3 { // each failure counts from its beginning
+				p.getErr = errAway
+				if _, err := a.Start(ctx, pod); !errors.Is(err, errAway) {
+					t.Errorf("%s: Start = %v, want the error of GetPod", name, err)
+				}
+				p.getErr = nil
+				time.Sleep(50 * time.Second)
+				if _, err := a.Start(ctx, pod); err != nil {
+					t.Errorf("%s: Start = %v", name, err)
+				}
+			}
+		}
+		if n := p.count("CreatePod"); n != 1 {
+			t.Errorf("CreatePod was called %d times", n)
+		}
+		delete(p.jobs, key("default", "web"))
+		for _, a := range []*vkadapter.Adapter{first, second} {
+			if _, err := a.Inspect(ctx, ref); !errors.Is(err, errPlain) {
+				t.Errorf("Inspect = %v, want the error of GetPod", err)
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, a := range []*vkadapter.Adapter{first, second} {
+			if _, err := a.Inspect(ctx, ref); !errors.Is(err, podsync.ErrNotFound) {
+				t.Errorf("Inspect after a minute = %v, want ErrNotFound", err)
+			}
+		}
+	})
+}
+
+// mute reports only what a test has it report.
+type mute struct{ *provider }
+
+func (m mute) NotifyPods(_ context.Context, notify func(*corev1.Pod)) { m.notify = notify }
+
+// watched returns an adapter that is watched until the end of the test, and its reports.
+func watched(t *testing.T, h habits) (*vkadapter.Adapter, *provider, *[]podsync.State) {
+	t.Helper()
+	_, p := newAdapter(t, h, vkadapter.Config{})
+	a, err := vkadapter.New(mute{p}, vkadapter.Config{NodeName: nodeName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := &[]podsync.State{}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = a.Watch(ctx, func(st podsync.State) { *reports = append(*reports, st) })
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	synctest.Wait()
+	return a, p, reports
+}
+
+// listed returns what List has of the pod web.
+func listed(t *testing.T, a *vkadapter.Adapter) (of []podsync.State) {
+	t.Helper()
+	states, err := a.List(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	for _, st := range states {
+		if st.Name == "web" {
+			of = append(of, st)
+		}
+	}
+	return of
+}
+
+// A pod of an earlier process whose instance GetPods returns without a UID ends twelve minutes
+// later. Its last report counts, and so does a report that podsync has not asked about.
+func TestTheLastReportOfAnAdoptedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, p, reports := watched(t, habits{notFound: known, noUIDs: true})
+		if err := p.CreatePod(t.Context(), newPod("web", "1")); err != nil {
+			t.Fatal(err)
+		}
+		pod := newPod("web", "1")
+		pod.Status.Phase = corev1.PodRunning
+		for range 12 {
+			p.notify(pod)
+			listed(t, a)
+			time.Sleep(time.Minute)
+		}
+		delete(p.jobs, key("default", "web"))
+		pod.UID = ""
+		pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{
+			{Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 42}}},
+		}}
+		p.notify(pod)
+		for what, states := range map[string][]podsync.State{"the last report": (*reports)[len(*reports)-1:], "the list": listed(t, a)} {
+			if len(states) != 1 || states[0].UID != "1" || !states[0].Stopped || states[0].Status.ContainerStatuses[0].State.Terminated.ExitCode != 42 {
+				t.Errorf("%s has %+v, want the end with exit code 42", what, states)
+			}
+		}
+	})
+}
+
+func TestAReportedPodIsRememberedFromItsLastReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, p, _ := watched(t, habits{notFound: known, noUIDs: true, unlisted: true})
+		if err := p.CreatePod(t.Context(), newPod("web", "1")); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			pod := newPod("web", "1")
+			pod.Status.Phase = corev1.PodRunning
+			p.notify(pod)
+			time.Sleep(9 * time.Minute)
+		}
+		if states := listed(t, a); len(states) != 0 {
+			t.Errorf("the list has %v", states)
+		}
+		p.unlisted = false
+		if states := listed(t, a); len(states) != 1 || states[0].UID != "1" {
+			t.Errorf("the list has %v, want the UID of the report", states)
+		}
+		p.unlisted = true
+		time.Sleep(2 * time.Minute)
+		listed(t, a)
+		p.unlisted = false
+		if states := listed(t, a); len(states) != 1 || states[0].UID != "" {
+			t.Errorf("the list has %v, want no UID eleven minutes after the last report", states)
+		}
+	})
+}
+
+// An object of the back end that stands for a pod has a node and a generation of its own, and an
+// instance of another cluster does not take the name of a pod.
+func TestObjectsOfTheBackEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, p, reports := watched(t, habits{notFound: known, hostObjects: true})
+		pod := newPod("web", "1")
+		pod.Generation = 5
+		st, err := a.Start(t.Context(), pod)
+		if err != nil || st.NodeName != nodeName || st.Generation != 0 {
+			t.Errorf("Start = node %q, generation %d, %v", st.NodeName, st.Generation, err)
+		}
+		p.extra = []*corev1.Pod{newPod("web", "of another cluster")}
+		p.extra[0].Spec.NodeName = ""
+		if states := listed(t, a); len(states) != 2 {
+			t.Errorf("the list has %v", states)
+		}
+		report := newPod("web", "")
+		report.Generation, report.Status.Phase = 1, corev1.PodRunning
+		p.notify(report)
+		if last := (*reports)[len(*reports)-1]; last.UID != "1" || last.NodeName != nodeName || last.Generation != 0 {
+			t.Errorf("the report is about %v, node %q, generation %d", last.Ref, last.NodeName, last.Generation)
+		}
+		report.UID, report.Generation = "1", 4
+		p.notify(report)
+		if last := (*reports)[len(*reports)-1]; last.Generation != 4 {
+			t.Errorf("generation %d, want that of the API's object", last.Generation)
+		}
+	})
+}
+
+// Labels that the provider writes are stored in an annotation, and the provider finds them as
+// labels. A label of the API counts more.
+func TestLabelsOfTheProviderAreStored(t *testing.T) {
+	bubble(t, habits{notFound: known, inLabels: true}, func(w *world) {
+		w.pod("web", corev1.RestartPolicyAlways)
+		w.start()
+		apitest.Edit(w.s, "default", "web", func(p *corev1.Pod) { p.Labels = map[string]string{"mine": "1"} })
+		pass(time.Minute)
+		if w.p.last == nil || w.p.last.Labels["mine"] != "1" || w.p.last.Labels["JobID"] != "job-1" {
+			t.Errorf("UpdatePod got %+v", w.p.last)
+		}
+		for range 2 {
+			if pod := w.get("web"); pod.Annotations[vkadapter.LabelsAnnotation] != `{"JobID":"job-1"}` || len(pod.Labels) != 1 {
+				t.Errorf("annotations %v, labels %v", pod.Annotations, pod.Labels)
+			}
+			selector, err := labels.Parse("JobID=job-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			listed, err1 := w.p.pods.Pods("default").List(selector)
+			got, err2 := w.p.pods.Pods("default").Get("web")
+			if err := errors.Join(err1, err2); err != nil || len(listed) != 1 || got.Labels["JobID"] != "job-1" {
+				t.Fatalf("the lister has %v, %v, %v", listed, got, err)
+			}
+			w.kill()
+			w.start()
+		}
+		for labels, want := range map[string]string{`{"JobID":"job-1","mine":"0"}`: "job-1", "spoiled": ""} {
+			apitest.Edit(w.s, "default", "web", func(p *corev1.Pod) { p.Annotations[vkadapter.LabelsAnnotation] = labels })
+			pass(time.Second)
+			if got, err := w.p.pods.Pods("default").Get("web"); err != nil || got.Labels["JobID"] != want || got.Labels["mine"] != "1" {
+				t.Errorf("with the annotation %s the lister has the labels %v, %v", labels, got.Labels, err)
+			}
+		}
+	})
 }
 
 // What the provider writes into the pod that it is handed is in the API, and nothing else.
@@ -195,13 +410,15 @@ func (k *keeper) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
 
 func TestListOnceCallsGetPodsOnce(t *testing.T) {
 	for _, once := range []bool{false, true} {
-		bubble(t, habits{notFound: known, loopInGetPods: true}, func(w *world) {
+		bubble(t, habits{notFound: errPlain, loopInGetPods: true}, func(w *world) {
 			w.change = func(cfg *vkadapter.NodeConfig) {
 				cfg.Adapter = func(a *vkadapter.Config) { a.ListOnce = once }
 			}
 			w.pod("web", corev1.RestartPolicyAlways)
 			w.start()
+			w.pod("later", corev1.RestartPolicyAlways)
 			pass(time.Hour)
+			w.phase("after an hour", "later", corev1.PodRunning)
 			if n := w.p.count("GetPods"); once != (n == 1) {
 				t.Errorf("ListOnce %v: GetPods was called %d times", once, n)
 			}

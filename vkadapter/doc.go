@@ -31,27 +31,32 @@
 //     or that has its name. If it returns another UID, nothing is done ([ErrOtherPod]) until
 //     the adapter knows which pod it is.
 //   - A pod does not exist if GetPod returns an error with the method NotFound or one of the
-//     API's errors, or nil and GetPodStatus does not contradict, or any other error and
-//     GetPods succeeds without the pod. After any other answer nothing is known. A provider
-//     may have GetPodByUID and GetPodStatusByUID instead.
+//     API's errors, or nil and neither GetPodStatus nor GetPods contradicts, or any other error
+//     and GetPods succeeds without the pod. If GetPods has never shown a pod that may run, such
+//     an error must last for a minute. After any other answer nothing is known. A provider may
+//     have GetPodByUID and GetPodStatusByUID instead.
 //   - NotifyPods is called before any other method. The context of a call has the values of
 //     the call, but is canceled only when Run ends, because providers start loops with it.
 //     So a call is not canceled when its pod is deleted.
 //   - GetPods is called again and again, or only once with Config.ListOnce. If it returns
-//     pods without names, the adapter looks up each pod.
+//     pods without names, the adapter looks up each pod. If it leaves out pods that GetPod
+//     returns, the adapter looks up these. Pods of other nodes in it are ignored.
 //   - The status of a pod is that of the last report. If the provider has no NotifyPods,
 //     GetPodStatus is called for each pod every five seconds. If it has, GetPodStatus is
-//     called only for pods that it returns without a status and has not reported. A pod has stopped if its phase
-//     is final and no container runs, or if the provider no longer has it. A container
-//     without an exit code in a Succeeded pod gets the exit code 0.
-//   - Annotations that the provider writes into a pod are stored in the API. If the provider
-//     sets a deletionTimestamp, the pod is deleted after it has stopped; see podsync.State.
+//     called only for pods that it returns without a status and has not reported. A pod has
+//     stopped if its phase is final and no container runs, or if the provider no longer has
+//     it. A container without an exit code in a Succeeded pod gets the exit code 0.
+//   - Annotations that the provider writes into a pod are stored in the API. Labels are stored
+//     in one annotation, [LabelsAnnotation]: the provider gets them back as labels, but
+//     kubectl get --selector does not find the pod by them. If the provider sets
+//     a deletionTimestamp, the pod is deleted after it has stopped; see podsync.State.
 //   - After CreatePod the provider has a minute to return the pod. Then it counts as lost.
 //   - Environment variables are resolved as by virtual-kubelet, with Config.Client.
 //   - An error of CreatePod that is invalid input ends the pod; see Config.CreateError.
 //   - An instance without a UID is stopped if the API has no pod with its name, and GetPod
 //     returns it by this name. If GetPod does not, the names in GetPods are not those of pods,
-//     and the adapter looks up each pod.
+//     and the adapter looks up each pod. A pod of another node counts, if the credentials can
+//     read it.
 //
 // Ping of a NodeProvider is called in each health check. A Node that it passes to the
 // callback of NotifyNodeStatus is merged into the Node: fields that are empty stay. A Ready
@@ -76,6 +81,6 @@
 //
 // # Compatibility
 //
-// Tested with the interfaces of virtual-kubelet v1.13 and with public providers.
+// Tested with the interfaces of virtual-kubelet v1.13 and v1.14, and with public providers.
 // docs/migrate.md has the order of steps, and docs/operations.md the permissions.
 package vkadapter

@@ -4,6 +4,7 @@
 package vkadapter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,36 +61,43 @@ func (f *finder) find(ctx context.Context, ref podsync.Ref, api *corev1.Pod) (po
 	f.held.want(ref, api)
 	pod, err := f.getPod(ctx, ref)
 	switch {
-	case err == nil && pod == nil:
+	case err == nil && pod != nil:
+		return f.found(ctx, ref, pod, false)
+	case err == nil:
 		// Some providers return this also if their back end does not answer. The status
 		// is what virtual-kubelet goes by.
 		status, err := f.getPodStatus(ctx, ref)
 		if err == nil && status != nil {
 			return f.held.polled(ref, status), nil
 		}
-		if err == nil || isNotFound(err) {
-			return podsync.State{}, notHeld(ref)
+		if err != nil && !isNotFound(err) {
+			return podsync.State{}, err
 		}
-		return podsync.State{}, err
 	case isNotFound(err):
 		return podsync.State{}, notHeld(ref)
-	case err != nil:
-		// Many providers have no error of their own for a pod that isn't there. If they
-		// can tell which are there, this one is not.
-		pods, listErr := f.provider.GetPods(ctx)
-		if listErr != nil {
-			return podsync.State{}, err
-		}
-		pod, known := pick(pods, ref)
-		switch {
-		case pod == nil && known:
-			return podsync.State{}, notHeld(ref)
-		case pod == nil:
-			return podsync.State{}, err
-		}
-		return f.found(ctx, ref, pod)
 	}
-	return f.found(ctx, ref, pod)
+	return f.confirm(ctx, ref, err)
+}
+
+// confirm asks GetPods about a pod that GetPod does not return. cause is the error of GetPod, nil
+// if it has returned nothing. Many providers have no error of their own for a pod that isn't
+// there. If they can tell which are there, this one is not.
+func (f *finder) confirm(ctx context.Context, ref podsync.Ref, cause error) (podsync.State, error) {
+	var pods []*corev1.Pod
+	if !f.listOnce {
+		var err error
+		if pods, err = f.provider.GetPods(ctx); err != nil {
+			return podsync.State{}, cmp.Or(cause, err)
+		}
+	}
+	pod, known := pick(pods, ref)
+	switch {
+	case pod != nil:
+		return f.found(ctx, ref, pod, true)
+	case cause != nil && (!known || f.held.doubts(ref)):
+		return podsync.State{}, cause
+	}
+	return podsync.State{}, notHeld(ref)
 }
 
 func notHeld(ref podsync.Ref) error { return fmt.Errorf("pod %s: %w", ref, podsync.ErrNotFound) }
@@ -109,15 +118,15 @@ func pick(pods []*corev1.Pod, ref podsync.Ref) (pod *corev1.Pod, known bool) {
 	return pod, known
 }
 
-// found returns the state of the pod that the provider has returned for ref.
-func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod) (podsync.State, error) {
+// found returns the state of the pod that the provider has returned for ref, in a list or not.
+func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod, inList bool) (podsync.State, error) {
 	if pod.UID != "" && ref.UID != "" && pod.UID != ref.UID {
-		if f.held.knows(pod.UID) {
+		if f.held.knows(pod.UID) || hasEnded(&pod.Status) && f.held.unborn(ref) {
 			return podsync.State{}, notHeld(ref)
 		}
 		return podsync.State{}, fmt.Errorf("%w: UID %s instead of %s", ErrOtherPod, pod.UID, ref.UID)
 	}
-	state := f.held.shown(ref, pod)
+	state := f.held.shown(ref, pod, inList)
 	if f.notifier == nil {
 		if status, err := f.getPodStatus(ctx, ref); err == nil && status != nil {
 			state = f.held.polled(ref, status)
@@ -176,7 +185,7 @@ func (f *finder) list(ctx context.Context) ([]podsync.Ref, error) {
 	f.listing.Lock()
 	defer f.listing.Unlock()
 	if f.listed && f.listOnce {
-		return f.lookUp(ctx), nil
+		return f.lookUp(ctx, f.held.candidates(nil)), nil
 	}
 	pods, err := f.provider.GetPods(ctx)
 	if err != nil {
@@ -191,18 +200,36 @@ func (f *finder) list(ctx context.Context) ([]podsync.Ref, error) {
 			nameless = true
 		default:
 			ref := f.held.identify(pod, taken)
+			if f.foreign(ref, pod) {
+				continue
+			}
 			if isStray(ref) && !f.returns(ctx, ref) {
 				nameless = true
 				continue
 			}
-			f.held.shown(ref, pod)
+			f.held.shown(ref, pod, true)
 			refs = append(refs, ref)
 		}
 	}
 	if nameless { // the list does not tell which pods there are
-		refs = append(refs, f.lookUp(ctx)...)
+		return append(refs, f.lookUp(ctx, f.held.candidates(refs))...), nil
 	}
-	return refs, nil
+	return append(refs, f.lookUp(ctx, f.held.leftOut(refs))...), nil
+}
+
+// foreign reports whether pod runs on another node and is no pod of this one: some back ends are
+// shared, and list everything. A pod that this node's API has may run on a node of a second
+// cluster.
+func (f *finder) foreign(ref podsync.Ref, pod *corev1.Pod) bool {
+	if ref.UID == "" || pod.Spec.NodeName == "" || pod.Spec.NodeName == f.nodeName || f.held.handed(ref) {
+		return false
+	}
+	if c := f.controller(); c != nil {
+		if info, ok := c.Get(ref); ok && info.Pod != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // returns reports whether GetPod returns a stray by its name. If not, the names in GetPods are
@@ -232,9 +259,19 @@ func (f *finder) takenNames() func(types.NamespacedName) bool {
 	}
 }
 
-// ownerOf returns the pod whose instance a stray is after all: one of its name on this node
-// that has started. The informer may have shown it too late.
+// ownerOf returns the pod whose instance a stray is after all: one of its name that has
+// started. The informer may have shown it too late, or it is a pod of another node, which the
+// credentials of a node can't see.
 func (f *finder) ownerOf(ctx context.Context, ref podsync.Ref) (owner *corev1.Pod, err error) {
+	pod, err := f.client.Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	switch {
+	case err == nil && podstatus.HasStarted(&pod.Status):
+		return pod, nil
+	case err == nil || apierrors.IsNotFound(err):
+		return nil, nil
+	case !apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("is there a pod %s/%s: %w", ref.Namespace, ref.Name, err)
+	}
 	pods, err := f.client.Pods(ref.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.Set{"metadata.name": ref.Name, "spec.nodeName": f.nodeName}.String(),
 	})
@@ -251,15 +288,13 @@ func (f *finder) ownerOf(ctx context.Context, ref podsync.Ref) (owner *corev1.Po
 
 // lookUp asks for each pod that may be there. A pod about which the provider fails to
 // answer is taken to be there, if it was: no other one must wait for it.
-func (f *finder) lookUp(ctx context.Context) (refs []podsync.Ref) {
-	asked := make(map[podsync.Ref]bool)
-	for _, ref := range f.held.candidates() {
-		if asked[ref] {
-			continue
-		}
-		asked[ref] = true
+func (f *finder) lookUp(ctx context.Context, candidates []podsync.Ref) (refs []podsync.Ref) {
+	for _, ref := range candidates {
 		_, err := f.find(ctx, ref, nil)
-		if err == nil || !errors.Is(err, podsync.ErrNotFound) && f.held.holds(ref) {
+		switch {
+		case errors.Is(err, podsync.ErrNotFound):
+			f.held.vanished(ref)
+		case err == nil || f.held.holds(ref):
 			refs = append(refs, ref)
 		}
 	}

@@ -44,25 +44,29 @@ type holding struct {
 	// pod is the newest version that the provider was handed, or else the one that it
 	// returned, without its status. It has the names of the containers.
 	pod     *corev1.Pod
-	handed  bool // pod came from the API
-	adopted bool // an earlier process has called CreatePod
-	wanted  bool // podsync has asked about the pod
-	since   time.Time
+	handed  bool      // pod came from the API
+	adopted bool      // an earlier process has called CreatePod
+	started bool      // when it was adopted, its status said that it had started
+	wanted  bool      // podsync has asked about the pod
+	since   time.Time // the first call or the last report about it
 
 	// Invariant: a pod that waits to appear was created by this process and is not gone.
 	created time.Time // when CreatePod has succeeded; zero once the provider has shown the pod
 	gone    bool      // the provider no longer holds the pod; status is its last one
+	ending  bool      // DeletePod has succeeded
+	listed  bool      // GetPods has shown the pod under its name
+	absent  bool      // GetPods has left the pod out, and GetPod does not find it
+	failing time.Time // since when GetPod has failed without saying that there is no pod; zero: it does not
 
 	// status is the newest that was notified or polled, and shown the one in a pod that GetPod
 	// or GetPods has returned: nil, or without a phase, if it says nothing.
 	status, shown *corev1.PodStatus
 	polling       bool // a call of GetPodStatus is under way
 
-	annotations map[string]string   // those that the provider has written
-	given       map[string][]string // the values that the provider was handed: no news if they come back
-	deletes     bool                // the provider has set a deletionTimestamp
-	generation  int64               // of the spec that the provider has shown; 0: unknown
-	node        string              // spec.nodeName
+	annotations, labels ledger
+	deletes             bool   // the provider has set a deletionTimestamp
+	generation          int64  // of the spec that the provider has shown; 0: unknown
+	node                string // spec.nodeName
 }
 
 func newHoldings(controller func() *podsync.Controller) *holdings {
@@ -83,8 +87,13 @@ func (h *holdings) get(ref podsync.Ref) *holding {
 	return p
 }
 
-// name records that ref holds its name. h.mu must be held.
+// name records that ref holds its name. An instance that no pod of the API is known for does
+// not take the name of one that has a pod. h.mu must be held.
 func (h *holdings) name(ref podsync.Ref) {
+	holder := h.pods[podsync.Ref{Namespace: ref.Namespace, Name: ref.Name, UID: h.names[nameOf(ref)]}]
+	if holder != nil && holder.ref != ref && holder.handed && !holder.gone && !h.get(ref).handed {
+		return
+	}
 	if ref.UID != "" && !isStray(ref) {
 		h.names[nameOf(ref)] = ref.UID
 		delete(h.pods, podsync.Ref{Namespace: ref.Namespace, Name: ref.Name}) // it is this pod
@@ -107,7 +116,7 @@ func (h *holdings) want(ref podsync.Ref, api *corev1.Pod) {
 	}
 	if api != nil && !p.handed {
 		p.hand(api)
-		p.adopted = true
+		p.adopted, p.started = true, podstatus.HasStarted(&api.Status)
 	}
 }
 
@@ -115,14 +124,9 @@ func (h *holdings) want(ref podsync.Ref, api *corev1.Pod) {
 func (p *holding) hand(api *corev1.Pod) {
 	p.pod, p.handed, p.node = api.DeepCopy(), true, api.Spec.NodeName
 	p.pod.Status = corev1.PodStatus{}
-	if p.given == nil {
-		p.given = make(map[string][]string)
-	}
-	for key, value := range api.Annotations {
-		if !slices.Contains(p.given[key], value) {
-			p.given[key] = append(p.given[key], value)
-		}
-	}
+	p.annotations.hand(api.Annotations)
+	p.labels.hand(api.Labels)
+	p.labels.add(storedLabels(api))
 }
 
 // handOver records that the provider is handed pod.
@@ -139,7 +143,7 @@ func (h *holdings) create(pod *corev1.Pod) {
 	defer h.mu.Unlock()
 	ref := podsync.RefOf(pod)
 	p := h.get(ref)
-	*p = holding{ref: ref, wanted: true, since: time.Now(), annotations: p.annotations}
+	*p = holding{ref: ref, wanted: true, since: time.Now(), annotations: p.annotations, labels: p.labels}
 	p.hand(pod)
 	h.name(ref)
 }
@@ -150,7 +154,7 @@ func (h *holdings) created(ref podsync.Ref, pod *corev1.Pod) {
 	defer h.mu.Unlock()
 	p := h.get(ref)
 	p.created = time.Now()
-	p.annotate(pod)
+	p.read(pod)
 }
 
 // failed records that CreatePod has failed.
@@ -165,7 +169,7 @@ func (h *holdings) failed(ref podsync.Ref) {
 func (h *holdings) written(ref podsync.Ref, pod *corev1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.get(ref).annotate(pod)
+	h.get(ref).read(pod)
 }
 
 // deleted records that DeletePod has succeeded, and what it has written into after. A final
@@ -174,28 +178,28 @@ func (h *holdings) deleted(ref podsync.Ref, before, after *corev1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
-	p.created = time.Time{}
-	if podstatus.IsTerminal(after.Status.Phase) && !podstatus.Equal(&before.Status, &after.Status) && !podstatus.MayBeRunning(&after.Status) {
+	p.created, p.ending = time.Time{}, true
+	if hasEnded(&after.Status) && !podstatus.Equal(&before.Status, &after.Status) {
 		p.status = after.Status.DeepCopy()
 	}
 }
 
-// annotate records the annotations that the provider has written into a pod. Those that it
-// was handed may be old. Of a pod that an earlier process has handed over, only an annotation
-// that the API's lacks is certain to be the provider's.
-func (p *holding) annotate(pod *corev1.Pod) {
-	if !p.handed {
-		return
+// read records the annotations and labels that the provider has written into a pod.
+func (p *holding) read(pod *corev1.Pod) {
+	if p.handed {
+		p.annotations.take(pod.Annotations, p.adopted)
+		p.labels.take(pod.Labels, p.adopted)
 	}
-	for key, value := range pod.Annotations {
-		if given := p.given[key]; slices.Contains(given, value) || p.adopted && len(given) > 0 {
-			continue
-		}
-		if p.annotations == nil {
-			p.annotations = make(map[string]string)
-		}
-		p.annotations[key] = value
-	}
+}
+
+// restore gives a pod for the provider what the provider has written into an earlier version of it
+// and the API does not have.
+func (h *holdings) restore(ref podsync.Ref, pod *corev1.Pod) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	pod.Annotations = merged(maps.Clone(p.annotations.values), pod.Annotations)
+	pod.Labels = merged(maps.Clone(p.labels.values), pod.Labels)
 }
 
 // identify returns the Ref of a pod that the provider has returned. A pod without a UID is
@@ -224,30 +228,39 @@ func strayUID(name types.NamespacedName) types.UID { return types.UID(strayPrefi
 
 func isStray(ref podsync.Ref) bool { return strings.HasPrefix(string(ref.UID), strayPrefix) }
 
-// shown records that the provider has returned pod for ref, and returns its state.
-func (h *holdings) shown(ref podsync.Ref, pod *corev1.Pod) podsync.State {
+// shown records that the provider has returned pod for ref, in a list or not, and returns its
+// state.
+func (h *holdings) shown(ref podsync.Ref, pod *corev1.Pod, inList bool) podsync.State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
 	p.seen(pod)
-	p.created, p.gone, p.shown = time.Time{}, false, pod.Status.DeepCopy()
+	p.there()
+	p.listed = p.listed || inList
+	p.shown = pod.Status.DeepCopy()
 	h.name(ref)
 	return p.state()
 }
 
-// seen records what a pod of the provider says besides its status.
+// there records that the provider holds the pod.
+func (p *holding) there() {
+	p.created, p.gone, p.absent, p.failing = time.Time{}, false, false, time.Time{}
+}
+
+// seen records what a pod of the provider says besides its status. The generation of an object
+// that is not the API's, and its node, say nothing.
 func (p *holding) seen(pod *corev1.Pod) {
 	if p.pod == nil {
 		p.pod = pod.DeepCopy()
 		p.pod.Namespace, p.pod.Name, p.pod.UID = p.ref.Namespace, p.ref.Name, p.ref.UID
 		p.pod.Status = corev1.PodStatus{}
 	}
-	p.annotate(pod)
+	p.read(pod)
 	p.deletes = p.deletes || pod.DeletionTimestamp != nil
-	if pod.Generation > 0 {
+	if pod.Generation > 0 && pod.UID == p.ref.UID {
 		p.generation = pod.Generation
 	}
-	if pod.Spec.NodeName != "" {
+	if pod.Spec.NodeName != "" && !p.handed {
 		p.node = pod.Spec.NodeName
 	}
 }
@@ -265,10 +278,12 @@ func (h *holdings) notified(pod *corev1.Pod) {
 	}
 	p := h.get(ref)
 	p.seen(pod)
+	p.since = time.Now()
 	if !p.gone || podstatus.IsTerminal(pod.Status.Phase) { // the report may be older than the end
 		p.status, p.shown = &pod.Status, nil
 	}
 	if !p.gone {
+		p.absent, p.failing = false, time.Time{}
 		h.name(ref) // GetPods may have no UID for it
 	}
 	state, report := p.state(), h.report
@@ -299,7 +314,8 @@ func (h *holdings) polled(ref podsync.Ref, status *corev1.PodStatus) podsync.Sta
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
-	p.created, p.gone, p.status = time.Time{}, false, status.DeepCopy()
+	p.there()
+	p.status = status.DeepCopy()
 	h.name(ref)
 	return p.state()
 }
@@ -336,8 +352,49 @@ func (h *holdings) knows(uid types.UID) bool {
 func (h *holdings) holds(ref podsync.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.get(ref).holds()
+}
+
+// unborn reports whether nothing says that the pod ever had an instance.
+func (h *holdings) unborn(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	p := h.get(ref)
-	return !p.gone && (p.status != nil || p.shown != nil)
+	return !p.started && !p.gone && p.created.IsZero() && !p.holds()
+}
+
+func (p *holding) holds() bool { return !p.gone && (p.status != nil || p.shown != nil) }
+
+// doubts reports whether a failure of GetPod is not yet to be taken for "not found", although
+// GetPods succeeds without the pod: it may run, and GetPods has never shown it. Such a failure
+// must last.
+func (h *holdings) doubts(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	if p.listed || p.ending || p.ended() || !p.holds() && !p.started {
+		return false
+	}
+	if p.failing.IsZero() {
+		p.failing = time.Now()
+	}
+	return time.Since(p.failing) < appears
+}
+
+// vanished records that GetPod does not find a pod that the list lacks.
+func (h *holdings) vanished(ref podsync.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.get(ref).absent = true
+}
+
+// handed reports whether the provider was handed the pod, or an earlier process has handed it
+// over.
+func (h *holdings) handed(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.pods[ref]
+	return p != nil && p.handed
 }
 
 // silent reports whether the provider has shown the pod without a status, and has not
@@ -358,13 +415,22 @@ func (h *holdings) fresh(ref podsync.Ref) bool {
 
 func (p *holding) fresh() bool { return !p.created.IsZero() && time.Since(p.created) < appears }
 
-// candidates returns the pods that the provider may hold: those of the API, and those that
-// are not known to be gone.
-func (h *holdings) candidates() (refs []podsync.Ref) {
+// candidates returns the pods that the provider may hold and that are not in listed: those that
+// are not known to be gone, and those of the API.
+func (h *holdings) candidates(listed []podsync.Ref) (refs []podsync.Ref) {
+	done := make(map[podsync.Ref]bool, len(listed))
+	for _, ref := range listed {
+		done[ref] = true
+	}
+	add := func(ref podsync.Ref) {
+		if !done[ref] {
+			refs, done[ref] = append(refs, ref), true
+		}
+	}
 	if c := h.controller(); c != nil {
 		for ref, info := range c.All() {
 			if info.Pod != nil {
-				refs = append(refs, ref)
+				add(ref)
 			}
 		}
 	}
@@ -372,10 +438,23 @@ func (h *holdings) candidates() (refs []podsync.Ref) {
 	defer h.mu.Unlock()
 	for ref, p := range h.pods {
 		if !p.gone && ref.UID != "" && (p.wanted || p.status != nil || p.shown != nil) {
-			refs = append(refs, ref)
+			add(ref)
 		}
 	}
 	return refs
+}
+
+// leftOut returns the pods that the provider's list lacks and that it may hold nevertheless: some
+// providers list only a part of their pods. About a pod that GetPod did not find it need not be
+// asked again.
+func (h *holdings) leftOut(listed []podsync.Ref) []podsync.Ref {
+	refs := h.candidates(listed)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.DeleteFunc(refs, func(ref podsync.Ref) bool {
+		p := h.pods[ref]
+		return p != nil && (p.absent || p.gone || p.ended() || !p.wanted)
+	})
 }
 
 // others returns the states of pods that the provider's list leaves out: those that have
@@ -401,7 +480,10 @@ func (p *holding) ended() bool {
 	if p.gone {
 		return true
 	}
-	status := p.newest()
+	return hasEnded(p.newest())
+}
+
+func hasEnded(status *corev1.PodStatus) bool {
 	return podstatus.IsTerminal(status.Phase) && !podstatus.MayBeRunning(status)
 }
 
@@ -459,10 +541,7 @@ func (h *holdings) pod(ref podsync.Ref) *corev1.Pod {
 	if pod.UID = ref.UID; isStray(ref) {
 		pod.UID = ""
 	}
-	if len(p.annotations) > 0 && pod.Annotations == nil {
-		pod.Annotations = make(map[string]string)
-	}
-	maps.Copy(pod.Annotations, p.annotations)
+	pod.Annotations = merged(pod.Annotations, p.annotations.values)
 	pod.Status = *p.newest().DeepCopy()
 	return pod
 }
@@ -486,7 +565,7 @@ func (p *holding) state() podsync.State {
 	status := p.newest().DeepCopy()
 	state := podsync.State{
 		Ref: p.ref, NodeName: p.node, Generation: p.generation, Stopped: p.ended(),
-		Annotations: maps.Clone(p.annotations), Delete: p.deletes,
+		Annotations: stored(p.annotations.values, p.labels.values), Delete: p.deletes,
 	}
 	if p.pod != nil {
 		rename(status.InitContainerStatuses, p.pod.Spec.InitContainers)

@@ -6,6 +6,7 @@ package vkadapter
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	corev1listers "k8s.io/client-go/listers/core/v1"
-
-	"github.com/kubewright/kubewright/podsync"
 )
 
 // The listers of a nodeutil.ProviderConfig. Pods are those that podsync knows. ConfigMaps,
@@ -30,55 +29,50 @@ const listTimeout = 10 * time.Second
 // that has not synced would mean to a provider that all its pods are gone.
 var errNotRunning = errors.New("vkadapter: the pods are not known: Run has not begun, or has ended")
 
-// podLister lists the pods of a Node. Its calls wait until the pods are known.
-type podLister struct{ n *Node }
+// podLister lists the pods of a Node, with the labels that the provider has written. Its calls
+// wait until the pods are known.
+type podLister struct {
+	n         *Node
+	namespace string // "": all
+}
 
-func (l podLister) List(selector labels.Selector) ([]*corev1.Pod, error) { return l.list("", selector) }
+func (l podLister) List(selector labels.Selector) ([]*corev1.Pod, error) {
+	return l.list("", selector)
+}
 
-func (l podLister) list(namespace string, selector labels.Selector) (pods []*corev1.Pod, err error) {
+func (l podLister) Pods(namespace string) corev1listers.PodNamespaceLister {
+	return podNamespaceLister{podLister{l.n, namespace}}
+}
+
+// list returns the pods that have a label, and a name unless it is empty.
+func (l podLister) list(name string, selector labels.Selector) (pods []*corev1.Pod, err error) {
 	if err := l.n.awaitPods(); err != nil {
 		return nil, err
 	}
 	for ref, info := range l.n.pods.All() {
-		if info.Pod != nil && (namespace == "" || ref.Namespace == namespace) && selector.Matches(labels.Set(info.Pod.Labels)) {
-			pods = append(pods, info.Pod)
+		if info.Pod == nil || l.namespace != "" && ref.Namespace != l.namespace || name != "" && ref.Name != name {
+			continue
+		}
+		if pod := withLabels(info.Pod); selector.Matches(labels.Set(pod.Labels)) {
+			pods = append(pods, pod)
 		}
 	}
 	return pods, nil
 }
 
-func (l podLister) Pods(namespace string) corev1listers.PodNamespaceLister {
-	return podNamespaceLister{l, namespace}
-}
-
-type podNamespaceLister struct {
-	podLister
-	namespace string
-}
-
-func (l podNamespaceLister) List(selector labels.Selector) ([]*corev1.Pod, error) {
-	return l.list(l.namespace, selector)
-}
+type podNamespaceLister struct{ podLister }
 
 // Get returns the pod of a name. Of two, one of which is being stopped, it is the newer one,
 // as in an informer.
 func (l podNamespaceLister) Get(name string) (*corev1.Pod, error) {
-	if err := l.n.awaitPods(); err != nil {
+	pods, err := l.list(name, labels.Everything())
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if info, ok := l.n.pods.Get(podsync.Ref{Namespace: l.namespace, Name: name}); ok && info.Pod != nil {
-		return info.Pod, nil
-	}
-	var newest *corev1.Pod
-	for ref, info := range l.n.pods.All() {
-		if info.Pod != nil && ref.Namespace == l.namespace && ref.Name == name && (newest == nil || newest.CreationTimestamp.Before(&info.Pod.CreationTimestamp)) {
-			newest = info.Pod
-		}
-	}
-	if newest == nil {
+	case len(pods) == 0:
 		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
 	}
-	return newest, nil
+	return slices.MaxFunc(pods, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) }), nil
 }
 
 // objects reads objects of one kind from the API.

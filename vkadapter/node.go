@@ -176,7 +176,7 @@ func newNode(name string, cfg NodeConfig) (*Node, error) {
 func (n *Node) providerConfig() nodeutil.ProviderConfig {
 	core := n.cfg.Client.CoreV1()
 	return nodeutil.ProviderConfig{
-		Pods: podLister{n}, Secrets: newSecretLister(core), ConfigMaps: newConfigMapLister(core), Services: newServiceLister(core),
+		Pods: podLister{n: n}, Secrets: newSecretLister(core), ConfigMaps: newConfigMapLister(core), Services: newServiceLister(core),
 		Node: n.cfg.Template,
 	}
 }

@@ -78,7 +78,7 @@ func (a *Adapter) Setter(_ context.Context, node *corev1.Node) error {
 
 func merged(to, from map[string]string) map[string]string {
 	if to == nil {
-		return from
+		return maps.Clone(from)
 	}
 	maps.Copy(to, from)
 	return to

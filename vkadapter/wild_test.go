@@ -11,6 +11,7 @@ import (
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/vkadapter"
@@ -56,10 +57,22 @@ var wild = map[string]struct {
 	"a job that a goroutine of CreatePod submits": {habits: habits{notFound: known, loopInCreate: true}},
 	"jobs that are found by annotation":           {habits: habits{listsCluster: true, byUID: true, noStatus: true}, once: true},
 	"jobs by annotation, GetPods again and again": {habits: habits{listsCluster: true, byUID: true, noStatus: true}},
-	"interLink":  {habits: habits{listsCluster: true, byUID: true, loopInGetPods: true, loopInCreate: true, forgets: true}, once: true},
-	"azure-aci":  {habits: habits{notFound: known, noUIDs: true, noStatus: true, polls: true}},
-	"SaladCloud": {habits: habits{noNames: true, noUIDs: true, lies: true, ownContainers: true, polls: true}},
-	"Cisco":      {habits: habits{notFound: known, silent: true, progressInPoll: true}},
+	"GetPods lists nothing":                       {habits: habits{notFound: known, unlisted: true}},
+	"GetPods lists nothing, any error":            {habits: habits{notFound: errPlain, unlisted: true, silent: true}},
+	"names of jobs, GetPod fails now and then":    {habits: habits{notFound: errPlain, noUIDs: true, jobNames: true, blips: true, silent: true}},
+	"a job in a label, which DeletePod needs":     {habits: habits{notFound: known, inLabels: true}},
+	"jobs that are found by label":                {habits: habits{listsCluster: true, byUID: true, noStatus: true, inLabels: true}},
+	"objects of others in GetPods":                {habits: habits{notFound: known, foreign: true, noUIDs: true}},
+	"objects of others, no NotifyPods":            {habits: habits{notFound: known, foreign: true, silent: true}},
+	"CreatePod fails after it has created":        {habits: habits{notFound: known, createTimesOut: true}},
+	"k3k":                                         {habits: habits{notFound: fromAPI, hostObjects: true, silent: true, createTimesOut: true, stopTime: 10 * time.Second}},
+	"kip":                                         {habits: habits{notFound: known, keepsEnded: true, stopTime: 10 * time.Second}},
+	"supernetes":                                  {habits: habits{notFound: known, inLabels: true, reportsInCall: true, listsCluster: true, byUID: true}},
+	"systemk":                                     {habits: habits{unlisted: true, nilErrors: true, silent: true}},
+	"interLink":                                   {habits: habits{listsCluster: true, byUID: true, loopInGetPods: true, loopInCreate: true, forgets: true}, once: true},
+	"azure-aci":                                   {habits: habits{notFound: known, noUIDs: true, noStatus: true, polls: true}},
+	"SaladCloud":                                  {habits: habits{noNames: true, noUIDs: true, lies: true, ownContainers: true, polls: true}},
+	"Cisco":                                       {habits: habits{notFound: known, silent: true, progressInPoll: true}},
 }
 
 // each runs f with every wild provider.
@@ -70,7 +83,19 @@ func each(t *testing.T, f func(w *world)) {
 				w.change = func(cfg *vkadapter.NodeConfig) {
 					cfg.Adapter = func(a *vkadapter.Config) { a.ListOnce = c.once }
 				}
+				if c.foreign {
+					w.s.Put(&corev1.Pod{
+						ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: elsewhere, UID: "uid-elsewhere"},
+						Spec:       corev1.PodSpec{NodeName: "another", Containers: []corev1.Container{{Name: "main", Image: "none"}}},
+						Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
+							{Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+						}},
+					})
+				}
 				f(w)
+				if touched := w.cloud.touched; len(touched) > 0 {
+					t.Errorf("DeletePod was called for %v", touched)
+				}
 			})
 		})
 	}
@@ -162,7 +187,7 @@ func TestWildProvidersOutlastTheirBackEnd(t *testing.T) {
 // A pod that is deleted while no process runs leaves no job behind.
 func TestWildProvidersLeaveNoOrphans(t *testing.T) {
 	each(t, func(w *world) {
-		if w.habits.noNames || w.habits.jobNames || w.habits.listsCluster {
+		if w.habits.noNames || w.habits.jobNames || w.habits.listsCluster || w.habits.unlisted || w.habits.hostObjects {
 			return // it does not list such a job
 		}
 		w.start()

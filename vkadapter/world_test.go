@@ -44,6 +44,7 @@ type cloud struct {
 	starts  map[types.UID]int // how many jobs each pod had
 	away    bool              // every call fails
 	serials int
+	touched []string // what DeletePod was called for that is no job of this node
 }
 
 type job struct {
@@ -53,6 +54,7 @@ type job struct {
 	pod     *corev1.Pod // as CreatePod got it
 	exited  *int32
 	ended   time.Time // when it has ended after it was asked to; zero: it was not asked
+	over    bool      // it has ended, and is kept
 }
 
 func newCloud() *cloud { return &cloud{jobs: map[string]*job{}, starts: map[types.UID]int{}} }
@@ -69,7 +71,9 @@ func (c *cloud) setAway(away bool) {
 func (c *cloud) exit(name string, code int32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.jobs[key("default", name)].exited = &code
+	if j := c.jobs[key("default", name)]; j != nil {
+		j.exited = &code
+	}
 }
 
 // names returns the names of the jobs.
@@ -77,7 +81,9 @@ func (c *cloud) names() (names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, j := range c.jobs {
-		names = append(names, j.pod.Name)
+		if !j.over {
+			names = append(names, j.pod.Name)
+		}
 	}
 	slices.Sort(names)
 	return names
@@ -112,6 +118,15 @@ type habits struct {
 	polls          bool          // reports the pods of the lister, as azure-aci and SaladCloud
 	panics         bool          // GetPodStatus panics for the pod "bad"
 	hangs          bool          // GetPodStatus of the pod "bad" returns when its context is done
+	unlisted       bool          // GetPods leaves out all pods: systemk; k3k those without its label
+	nilErrors      bool          // GetPod and GetPodStatus return nothing while the back end is away: systemk
+	inLabels       bool          // has the job in a label of the pod, and DeletePod needs it: supernetes
+	foreign        bool          // GetPods returns objects of another cluster and of another node too: k3k, liqo
+	hostObjects    bool          // returns objects of the back end, with its node and generation: k3k
+	keepsEnded     bool          // a deleted job stays, failed, until another one takes its name: kip
+	reportsInCall  bool          // reports in CreatePod and DeletePod, under its lock: supernetes
+	createTimesOut bool          // the first CreatePod of a pod fails after it has submitted the job: k3k
+	blips          bool          // each seventh GetPod fails
 	createErr      func(pod *corev1.Pod) error
 }
 
@@ -125,7 +140,12 @@ type provider struct {
 	notify func(*corev1.Pod)
 	known  map[types.UID]*corev1.Pod // of listsCluster
 	loops  int
-	seen   []string // calls
+	gets   int
+	getErr error              // of GetPod
+	extra  []*corev1.Pod      // in GetPods
+	last   *corev1.Pod        // that UpdatePod got
+	late   map[types.UID]bool // createTimesOut: its CreatePod has failed
+	seen   []string           // calls
 }
 
 func (p *provider) did(call string) {
@@ -194,6 +214,9 @@ func (p *provider) handler() statusByMethod {
 	}
 	return notifying{p}
 }
+
+// elsewhere is a pod of another node of the cluster.
+const elsewhere = "elsewhere"
 
 // jobPrefix begins the names of the pods of GetPods with jobNames.
 const jobPrefix = "job-of-"
@@ -270,6 +293,9 @@ func (p *provider) alive(j *job) bool {
 	if j.ended.IsZero() || time.Now().Before(j.ended) {
 		return true
 	}
+	if j.over = p.keepsEnded; j.over {
+		return true
+	}
 	delete(p.jobs, key(j.pod.Namespace, j.pod.Name))
 	return false
 }
@@ -288,6 +314,9 @@ func (p *provider) statusOf(j *job) corev1.PodStatus {
 		if !p.staleRunning {
 			state = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: *j.exited, FinishedAt: metav1.Now()}}
 		}
+	}
+	if j.over {
+		status.Phase, state = corev1.PodFailed, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}}
 	}
 	if p.noContainers {
 		return status
@@ -319,17 +348,30 @@ func (p *provider) CreatePod(ctx context.Context, pod *corev1.Pod) error {
 			return errAway
 		}
 		k := key(pod.Namespace, pod.Name)
-		if _, ok := p.jobs[k]; ok {
+		if old, ok := p.jobs[k]; ok && !old.over {
 			return fmt.Errorf("name_conflict: %s", k)
 		}
 		p.serials++
 		id := fmt.Sprintf("job-%d", p.serials)
-		if pod.Annotations == nil {
-			pod.Annotations = map[string]string{}
+		into := &pod.Annotations
+		if p.inLabels {
+			into = &pod.Labels
 		}
-		pod.Annotations["JobID"] = id
+		if *into == nil {
+			*into = map[string]string{}
+		}
+		(*into)["JobID"] = id
 		p.jobs[k] = &job{id: id, uid: pod.UID, created: time.Now(), pod: pod.DeepCopy()}
 		p.starts[pod.UID]++
+		if p.reportsInCall {
+			reported := pod.DeepCopy()
+			reported.Status = p.statusOf(p.jobs[k])
+			p.report(reported)
+		}
+		if p.createTimesOut && !p.late[pod.UID] {
+			p.late[pod.UID] = true
+			return errors.New("timed out")
+		}
 		return nil
 	}
 	accept := func() {
@@ -365,8 +407,9 @@ func (p *provider) CreatePod(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-func (p *provider) UpdatePod(context.Context, *corev1.Pod) error {
+func (p *provider) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 	p.did("UpdatePod")
+	p.last = pod
 	return nil
 }
 
@@ -385,6 +428,12 @@ func (p *provider) DeletePod(_ context.Context, pod *corev1.Pod) error {
 		name = strings.TrimPrefix(name, jobPrefix)
 	}
 	j, ok := p.jobs[key(pod.Namespace, name)]
+	if p.foreign && (!ok || j.uid != pod.UID) {
+		p.touched = append(p.touched, key(pod.Namespace, name))
+	}
+	if p.inLabels && ok && pod.Labels["JobID"] != j.id {
+		return nil // it cancels the job of the label, which is none
+	}
 	if p.listsCluster {
 		p.mu.Lock()
 		_, ok2 := p.known[pod.UID]
@@ -405,6 +454,12 @@ func (p *provider) DeletePod(_ context.Context, pod *corev1.Pod) error {
 		go p.report(last)
 	case j.ended.IsZero():
 		j.ended = time.Now().Add(p.stopTime)
+		if p.reportsInCall {
+			last := j.pod.DeepCopy()
+			j.exited = new(int32)
+			last.Status = p.statusOf(j)
+			p.report(last)
+		}
 	}
 	return nil
 }
@@ -415,6 +470,10 @@ func (p *provider) returned(j *job) *corev1.Pod {
 	pod.Status = p.statusOf(j)
 	if p.noStatus {
 		pod.Status = corev1.PodStatus{}
+	}
+	if p.hostObjects {
+		pod.UID, pod.Spec.NodeName, pod.Generation = "", "host-7", 1
+		return pod
 	}
 	if p.noUIDs {
 		pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, Status: pod.Status}
@@ -428,7 +487,7 @@ func (p *provider) returned(j *job) *corev1.Pod {
 // job returns a job that the provider shows.
 func (p *provider) job(namespace, name string) (*job, error) {
 	if p.away {
-		if p.lies {
+		if p.lies || p.nilErrors {
 			return nil, nil
 		}
 		return nil, errAway
@@ -446,8 +505,17 @@ func (p *provider) GetPod(_ context.Context, namespace, name string) (*corev1.Po
 	}
 	p.cloud.mu.Lock()
 	defer p.cloud.mu.Unlock()
+	if p.getErr != nil {
+		return nil, p.getErr
+	}
+	if p.gets++; p.blips && p.gets%7 == 0 {
+		return nil, errAway
+	}
+	if p.foreign && name == elsewhere {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}, nil
+	}
 	j, err := p.job(namespace, name)
-	if j == nil {
+	if j == nil || p.away {
 		return nil, err
 	}
 	return p.returned(j), nil
@@ -457,7 +525,7 @@ func (p *provider) status(namespace, name string) (*corev1.PodStatus, error) {
 	p.cloud.mu.Lock()
 	defer p.cloud.mu.Unlock()
 	j, err := p.job(namespace, name)
-	if p.away {
+	if p.away && !p.nilErrors {
 		return nil, errAway // the one method that tells the truth
 	}
 	if j == nil {
@@ -521,14 +589,18 @@ func (p *provider) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
 		go p.loop(ctx)
 	}
 	if p.listsCluster {
-		pods, err := p.pods.List(labels.Everything())
+		selector := labels.Everything()
+		if p.inLabels {
+			selector, _ = labels.Parse("JobID")
+		}
+		pods, err := p.pods.List(selector)
 		if err != nil {
 			return nil, err
 		}
 		p.mu.Lock()
 		var found []*corev1.Pod
 		for _, pod := range pods {
-			if pod.Annotations["JobID"] != "" {
+			if pod.Annotations["JobID"] != "" || p.inLabels {
 				p.known[pod.UID] = pod
 				found = append(found, pod.DeepCopy())
 			}
@@ -546,7 +618,14 @@ func (p *provider) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
 		}
 		return nil, errAway
 	}
-	var pods []*corev1.Pod
+	pods := slices.Clone(p.extra)
+	if p.foreign {
+		pods = []*corev1.Pod{
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "theirs"}, Spec: corev1.PodSpec{NodeName: "their-node"}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-of-theirs"}, Spec: corev1.PodSpec{NodeName: "their-node"}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: elsewhere}},
+		}
+	}
 	for _, j := range p.jobs {
 		if p.listsCluster {
 			p.mu.Lock()
@@ -556,7 +635,7 @@ func (p *provider) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
 				continue
 			}
 		}
-		if p.alive(j) && time.Since(j.created) >= p.lag {
+		if p.alive(j) && time.Since(j.created) >= p.lag && !p.unlisted {
 			pod := p.returned(j)
 			if p.jobNames {
 				pod.Name = jobPrefix + pod.Name
@@ -596,7 +675,7 @@ func bubble(t *testing.T, h habits, f func(w *world)) {
 // start starts a process.
 func (w *world) start() {
 	w.Helper()
-	w.p = &provider{cloud: w.cloud, habits: w.habits, known: map[types.UID]*corev1.Pod{}}
+	w.p = &provider{cloud: w.cloud, habits: w.habits, known: map[types.UID]*corev1.Pod{}, late: map[types.UID]bool{}}
 	cfg := vkadapter.NodeConfig{
 		Client: w.s.Client(apitest.User{}), InternalIP: "192.0.2.1", Listener: newPipes(), LockDir: w.lockDir, Template: w.template,
 	}
