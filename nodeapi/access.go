@@ -9,48 +9,28 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
-	"k8s.io/apiserver/pkg/authentication/token/cache"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/util/cert"
 )
-
-// The times for which answers of the API server are reused; the kubelet has the
-// same ones.
-const (
-	tokenTTL = 2 * time.Minute
-	allowTTL = 5 * time.Minute
-	denyTTL  = 30 * time.Second
-)
-
-// reviewBackoff bounds the retries of one review; CallTimeout bounds it too.
-func reviewBackoff() *wait.Backoff {
-	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
-}
 
 // newAuthenticator returns the authenticator for client certificates and bearer
 // tokens. It rejects anonymous requests. report is called if the client CA can't be
 // loaded.
-func newAuthenticator(cfg *Config, report func(context.Context, error, string)) (authenticator.Request, error) {
+func newAuthenticator(cfg *Config, report func(context.Context, error, string)) authenticator.Request {
 	cas := &cached[*x509.CertPool]{maxAge: time.Minute, load: clientCA(cfg)}
 	certificates := x509request.NewDynamic(func() (x509.VerifyOptions, bool) {
 		opts := x509request.DefaultVerifyOptions()
@@ -58,51 +38,10 @@ func newAuthenticator(cfg *Config, report func(context.Context, error, string)) 
 		opts.Roots, err = cas.get()
 		return opts, err == nil
 	}, x509request.CommonNameUserConversion)
-	tokens, err := webhook.NewFromInterface(cfg.Client.AuthenticationV1(), nil, *reviewBackoff(), cfg.CallTimeout, webhook.AuthenticatorMetrics{
-		RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
-		RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
-	})
-	if err != nil {
-		return nil, err
-	}
 	return group.NewAuthenticatedGroupAdder(union.New(
 		withLoad{cas, certificates, report},
-		bearertoken.New(cache.New(reviews{tokens, make(chan struct{}, maxReviews), cfg.CallTimeout}, false, tokenTTL, tokenTTL)),
-	)), nil
-}
-
-// maxReviews is the number of TokenReviews at a time. Anyone who reaches the node can
-// cause one.
-const maxReviews = 10
-
-// reviews bounds the TokenReviews that are open, and marks the errors of those that
-// the API server did not answer: they say nothing about the token.
-type reviews struct {
-	authenticator.Token
-	open    chan struct{} // has room for maxReviews
-	timeout time.Duration // for which a review waits for others
-}
-
-func (r reviews) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*r.timeout)
-	defer cancel()
-	late := time.NewTimer(r.timeout)
-	defer late.Stop()
-	select {
-	case r.open <- struct{}{}:
-		defer func() { <-r.open }()
-	case <-late.C:
-		return nil, false, &uncheckedError{bearerToken, errors.New("too many other tokens are being checked")}
-	case <-ctx.Done():
-		return nil, false, &uncheckedError{bearerToken, ctx.Err()}
-	}
-	response, ok, err := r.Token.AuthenticateToken(ctx, token)
-	var status apierrors.APIStatus
-	_, transport := errors.AsType[*url.Error](err)
-	if errors.As(err, &status) || transport || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		err = &uncheckedError{bearerToken, err}
-	}
-	return response, ok, err
+		bearertoken.New(newTokens(cfg)),
+	))
 }
 
 // The credentials of an uncheckedError.
@@ -134,16 +73,6 @@ func findUnchecked(err error) *uncheckedError {
 	}
 	found, _ := errors.AsType[*uncheckedError](err)
 	return found
-}
-
-// newAuthorizer returns the authorizer that asks the API server.
-func newAuthorizer(cfg *Config) (authorizer.Authorizer, error) {
-	return authorizerfactory.DelegatingAuthorizerConfig{
-		SubjectAccessReviewClient: cfg.Client.AuthorizationV1(),
-		AllowCacheTTL:             allowTTL,
-		DenyCacheTTL:              denyTTL,
-		WebhookRetryBackoff:       reviewBackoff(),
-	}.New()
 }
 
 // clientCA returns the function that loads the CA bundle of client certificates.

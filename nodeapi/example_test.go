@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/kubewright/kubewright/nodeapi"
@@ -31,6 +31,11 @@ var known = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Resp
 	return &authenticator.Response{User: &user.DefaultInfo{Name: "apiserver"}}, r.Header.Get("Authorization") != "", nil
 })
 
+// anything stands for the authorization by the API server.
+var anything = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.DecisionAllow, "", nil
+})
+
 // request sends a request and prints the answer.
 func request(server *nodeapi.Server, path, token string) {
 	r := httptest.NewRequest(http.MethodGet, path, nil)
@@ -45,7 +50,7 @@ func request(server *nodeapi.Server, path, token string) {
 // A Server is an http.Handler. What its backend can't do is named.
 func ExampleServer() {
 	server, err := nodeapi.New(nodeapi.Config{
-		NodeName: "node-1", Backend: logs{}, Authenticator: known, Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+		NodeName: "node-1", Backend: logs{}, Authenticator: known, Authorizer: anything,
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -73,7 +78,7 @@ func (stats) StatsSummary(context.Context) (*statsv1alpha1.Summary, error) {
 // A StatsSource is enough for metrics-server.
 func ExampleStatsSource() {
 	server, err := nodeapi.New(nodeapi.Config{
-		NodeName: "node-1", Backend: stats{}, Authenticator: known, Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+		NodeName: "node-1", Backend: stats{}, Authenticator: known, Authorizer: anything,
 	})
 	if err != nil {
 		fmt.Println(err)

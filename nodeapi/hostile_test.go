@@ -24,7 +24,6 @@ import (
 
 	"github.com/gorilla/websocket"
 	"github.com/moby/spdystream/spdy"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/klog/v2"
 
@@ -509,45 +508,6 @@ func TestABodyThatNeverComesIsNotWaitedFor(t *testing.T) {
 		}
 		r.awaitEnd(conn)
 		_ = conn.Close()
-	}
-}
-
-// TestInventedTokensAreCheckedAFewAtATime: each is a TokenReview, and anyone can send
-// any number of them.
-func TestInventedTokensAreCheckedAFewAtATime(t *testing.T) {
-	asked, proceed := make(chan struct{}, 1000), make(chan struct{})
-	tokens := reviews{authenticator.TokenFunc(func(_ context.Context, token string) (*authenticator.Response, bool, error) {
-		asked <- struct{}{}
-		<-proceed
-		return nil, false, nil
-	}), make(chan struct{}, maxReviews), 50 * time.Millisecond}
-	var wg sync.WaitGroup
-	unchecked := make(chan error, 100)
-	for i := range 3 * maxReviews {
-		wg.Go(func() {
-			if _, _, err := tokens.AuthenticateToken(t.Context(), strconv.Itoa(i)); err != nil {
-				unchecked <- err
-			}
-		})
-	}
-	for range 2 * maxReviews {
-		if err := await(t, "those that wait for too long", unchecked); findUnchecked(err) == nil {
-			t.Error(err)
-		}
-	}
-	if len(asked) != maxReviews {
-		t.Errorf("%d reviews at a time", len(asked))
-	}
-	close(proceed)
-	wg.Wait()
-	if _, _, err := tokens.AuthenticateToken(t.Context(), "next"); err != nil {
-		t.Error(err)
-	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	tokens.open = make(chan struct{})
-	if _, _, err := tokens.AuthenticateToken(gone, "x"); findUnchecked(err) == nil {
-		t.Error(err)
 	}
 }
 

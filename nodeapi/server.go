@@ -56,16 +56,11 @@ func New(cfg Config) (*Server, error) {
 		streams: newStreams(cfg.MaxStreams, cfg.StreamIdleTimeout, cfg.Hooks.Streams), ready: ready{cfg.Name, make(chan struct{})},
 		stall: stall, bodyTimeout: bodyTimeout,
 	}
-	var err error
 	if s.authenticator == nil {
-		if s.authenticator, err = newAuthenticator(&cfg, s.report); err != nil {
-			return nil, fmt.Errorf("nodeapi: authentication: %w", err)
-		}
+		s.authenticator = newAuthenticator(&cfg, s.report)
 	}
 	if s.authorizer == nil {
-		if s.authorizer, err = newAuthorizer(&cfg); err != nil {
-			return nil, fmt.Errorf("nodeapi: authorization: %w", err)
-		}
+		s.authorizer = newAuthorizer(&cfg)
 	}
 	return s, nil
 }
