@@ -73,7 +73,7 @@ func (t *State) nameContainer(status *corev1.PodStatus) {
 // takeAnnotations records the annotations that are new since the last report and that the
 // API does not have.
 func (t *State) takeAnnotations(annotations map[string]string) {
-	if t.final() || t.Gone() {
+	if t.final() {
 		return
 	}
 	for key, value := range annotations {
