@@ -120,7 +120,8 @@ const (
 	// DroppedTransition: a container that had ended for good was reported as
 	// anything else; its former status was kept.
 	DroppedTransition = "IllegalTransition"
-	// DroppedAmbiguous: a State had no UID and its name fits no pod, or two.
+	// DroppedAmbiguous: a State had no UID, and its name fits two pods, or one that
+	// had not started, or, in a List, none.
 	DroppedAmbiguous = "AmbiguousName"
 	// DroppedUnknown: a report named a pod that did not appear in time.
 	DroppedUnknown = "UnknownPod"

@@ -35,9 +35,13 @@ func (r Ref) String() string { return r.Namespace + "/" + r.Name + "(" + string(
 type State struct {
 	// Ref says which pod. A provider whose backend can't store the UID may
 	// leave it empty: the State is then taken to be that of the pod with the
-	// same namespace and name if exactly one is known. Otherwise it is dropped,
-	// and in a List says no more than that none of them is missing. An instance
-	// without a UID is never removed as an orphan.
+	// same namespace and name if exactly one is known. If two are, it is dropped,
+	// and in a List says no more than that none of them is missing. If none is, a
+	// report is kept as [Controller.Report] says, and counts if the status in the
+	// API, or the Checkpoint, says that the pod had started. What it says of a pod
+	// whose start was stored nowhere before the process died, such as the exit code,
+	// is lost: it can't be told from that of an earlier pod of the name. An
+	// instance without a UID is never removed as an orphan.
 	Ref
 	// NodeName is the node that the instance was started for: spec.nodeName of
 	// the pod that Start was called with. A backend that several nodes share

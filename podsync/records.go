@@ -21,6 +21,7 @@ import (
 // of the table guards unclaimed and removing.
 type records struct {
 	pods       *table
+	reports    *reports
 	checkpoint Checkpoint // nil: none
 	handler    report.Handler
 	reach      *reach
@@ -164,6 +165,7 @@ func (r *records) goOffline(ctx context.Context) {
 		}
 		t := r.pods.add(RefOf(rec.Pod), core.New(&r.pods.rules, at.Since, r.pods.tick(), r.claim(uid, at.Since)))
 		r.pods.apply(t, at, core.Recorded{Pod: rec.Pod})
+		r.reports.join(t, at)
 		r.pods.markDirty(t)
 		n++
 	}

@@ -369,3 +369,101 @@ func TestStagesGoBack(t *testing.T) {
 		}
 	})
 }
+
+// What a provider says of a pod that the informer has not shown yet, because the API is away, is
+// often its exit code, and nothing else may remember it.
+func TestAnExitCodeThatIsReportedBeforeThePodIsSeen(t *testing.T) {
+	for name, tc := range map[string]struct{ nameless, checkpoint bool }{
+		"by UID":                     {},
+		"by name":                    {nameless: true},
+		"by UID, with a checkpoint":  {checkpoint: true},
+		"by name, with a checkpoint": {nameless: true, checkpoint: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+					if tc.nameless {
+						return bending{Provider: simple(p), list: anonymous}
+					}
+					return simple(p)
+				}
+				w.cfg.Relist = 10 * time.Second
+				if tc.checkpoint {
+					w.cfg.Checkpoint = &records{all: map[types.UID][]byte{}}
+				}
+				w.run()
+				pod := w.bind(newPod("job", restart(corev1.RestartPolicyNever)))
+				pass(time.Minute)
+				w.expectPhase("job", corev1.PodRunning)
+				w.crash()
+				back := w.away(apitest.Fault{Err: apitest.ErrConnRefused})
+				w.backend.ResetCalls()
+				w.start()
+				st := w.exitAndForget(pod)
+				if tc.nameless {
+					st.UID = ""
+				}
+				w.c.Report(st)
+				pass(time.Minute)
+				back()
+				pass(3 * time.Minute)
+				w.expectPhase("job", corev1.PodSucceeded)
+				if n := w.callsOf(podsync.OpStart); n != 0 {
+					t.Errorf("%d calls of Start", n)
+				}
+			})
+		})
+	}
+}
+
+// exitAndForget ends the only instance of the backend, which keeps nothing of it. It returns the
+// last state.
+func (w *world) exitAndForget(pod *corev1.Pod) podsync.State {
+	w.backend.Exit(pod.UID, 0)
+	defer w.backend.Lose(pod.UID)
+	return w.backend.Held()[0]
+}
+
+// A report that comes during a List is newer than the List, also if the pod was not seen yet.
+func TestAReportDuringAListIsNotLost(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		var pod *corev1.Pod
+		var ends atomic.Bool
+		w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+			return bending{Provider: simple(p), list: func(states []podsync.State) []podsync.State {
+				if ends.CompareAndSwap(true, false) {
+					w.c.Report(w.exitAndForget(pod))
+				}
+				return states
+			}}
+		}
+		w.cfg.Relist = 10 * time.Second
+		w.run()
+		fresh := w.server.LagWatches(watches, time.Hour)
+		pod = w.bind(newPod("job", restart(corev1.RestartPolicyNever)))
+		w.backend.Plant(pod)
+		ends.Store(true)
+		pass(12 * time.Second) // one List, and not a second one
+		fresh()
+		pass(time.Minute)
+		w.expectPhase("job", corev1.PodSucceeded)
+		if n := w.callsOf(podsync.OpStart); n != 0 {
+			t.Errorf("%d calls of Start", n)
+		}
+	})
+}
+
+// A report without a UID says nothing of a pod that is new.
+func TestANewPodDoesNotTakeTheReportOfAnEarlierOne(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.wrap = simple
+		w.run()
+		w.c.Report(podsync.State{Ref: podsync.Ref{Namespace: "default", Name: "a"}, Stopped: true})
+		w.bind(newPod("a"))
+		pass(time.Minute)
+		w.expectPhase("a", corev1.PodRunning)
+		if len(w.dropped) != 1 || w.dropped[0].Reason != podsync.DroppedAmbiguous {
+			t.Errorf("dropped: %+v", w.dropped)
+		}
+	})
+}

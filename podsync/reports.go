@@ -26,6 +26,7 @@ const maxEarly = 10_000
 type early struct {
 	state State
 	fp    uint64
+	seq   uint64
 	at    instant
 }
 
@@ -36,8 +37,8 @@ type reports struct {
 	gates    *gates
 	observer *observer
 	prints   *fingerprints
-	early    map[types.UID]early
-	repeated core.Repeated // the event that is being applied
+	early    map[types.UID]early // by keyOf
+	repeated core.Repeated       // the event that is being applied
 }
 
 // report returns the core's copy of a state, which shares the memory of st.
@@ -53,20 +54,21 @@ func (r *reports) take(st State) {
 	if r.pods.closed {
 		return
 	}
-	t := r.pods.find(st.Ref)
+	t, seq := r.pods.find(st.Ref), r.pods.tick()
 	switch {
-	case st.UID == "" && (t == nil || !t.MayBe(r.pods.seq+1)):
-		r.observer.dropped(st.Ref, DroppedAmbiguous, nil)
-	case t != nil:
-		if !r.apply(t, r.pods.moment(), &st, fp, r.pods.tick(), false) {
-			return
-		}
-	default:
-		if _, known := r.early[st.UID]; known || len(r.early) < maxEarly {
-			r.early[st.UID] = early{state: st.private(), fp: fp, at: r.pods.now()}
+	case t == nil && (st.UID != "" || r.pods.names[nameOf(st.Ref)] == nil):
+		key := keyOf(st.Ref)
+		if _, known := r.early[key]; known || len(r.early) < maxEarly {
+			r.early[key] = early{state: st.private(), fp: fp, seq: seq, at: r.pods.now()}
 			return
 		}
 		r.observer.dropped(st.Ref, DroppedUnknown, nil)
+	case st.UID == "" && (t == nil || !t.MayBe(seq)):
+		r.observer.dropped(st.Ref, DroppedAmbiguous, nil)
+	default:
+		if !r.apply(t, r.pods.moment(), &st, fp, seq, false) {
+			return
+		}
 	}
 	wake(r.pods.kick)
 }
@@ -103,23 +105,32 @@ func nodeIf(fromList bool, st *State) string {
 	return ""
 }
 
-// join applies the report that came before its pod was seen. The lock of the table must be
-// held.
+// join applies the report that came before its pod was added to the table. One without a UID
+// is of an earlier pod of the name unless t had started. The lock of the table must be held.
 func (r *reports) join(t *entry, at core.Moment) {
-	e, ok := r.early[t.ref.UID]
-	if !ok {
+	if len(r.early) == 0 {
 		return
 	}
-	delete(r.early, t.ref.UID)
-	r.pods.apply(t, at, core.Reported{Seq: r.pods.tick(), Report: e.state.report(), FP: e.fp})
+	for _, key := range [...]types.UID{keyOf(Ref{Namespace: t.ref.Namespace, Name: t.ref.Name}), t.ref.UID} {
+		e, ok := r.early[key]
+		if !ok {
+			continue
+		}
+		delete(r.early, key)
+		if e.state.UID == "" && !t.MayBe(e.seq) {
+			r.observer.dropped(e.state.Ref, DroppedAmbiguous, nil)
+			continue
+		}
+		r.pods.apply(t, at, core.Reported{Seq: e.seq, Report: e.state.report(), FP: e.fp})
+	}
 }
 
 // expire drops the reports of pods that did not appear in time. The lock of the table must
 // be held.
 func (r *reports) expire(now instant) {
-	for uid, e := range r.early {
+	for key, e := range r.early {
 		if now-e.at > earlyFor {
-			delete(r.early, uid)
+			delete(r.early, key)
 			r.observer.dropped(e.state.Ref, DroppedUnknown, nil)
 		}
 	}
