@@ -176,7 +176,7 @@ func (t *State) ignores(seq uint64, fromList bool, nodeName string) bool {
 
 // shown records that the provider holds the pod.
 func (t *State) shown(fromList bool) {
-	t.provider.absences, t.provider.needsInspect = 0, false
+	t.provider.absentAt, t.provider.needsInspect = 0, false
 	t.found()
 	if fromList {
 		t.provider.losses = 0

@@ -72,12 +72,11 @@ func (t *State) absent(at Moment, seq uint64, sure bool) (lost bool) {
 		t.becomeForgotten()
 		return false
 	}
-	if t.provider.absences == 0 {
+	if t.provider.absentAt == 0 {
 		t.provider.absentAt = now
 	}
-	t.provider.absences = min(t.provider.absences+1, 250)
 	// Two lists that follow each other at once are one observation.
-	twice := t.provider.absences >= 2 && now-t.provider.absentAt >= t.rules.Relist/2
+	twice := now-t.provider.absentAt >= t.rules.Relist/2
 	switch {
 	case t.end != nil && t.end.stops == 0:
 		return false // the result of Stop decides

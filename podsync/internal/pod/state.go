@@ -105,9 +105,8 @@ type providerState struct {
 	annotated    bool // Annotate has succeeded
 	deletes      bool // a report had Delete and Stopped
 
-	absences  uint8   // Lists in a row that left the instance out
 	losses    uint8   // losses in a row without a List that shows the pod
-	absentAt  Instant // the first of absences
+	absentAt  Instant // when Lists first left the instance out; 0: the last proof is newer
 	lostSince Instant // when Lists first left out the pod that is doubted or missed; 0: neither
 	saved     Saved
 

@@ -197,7 +197,7 @@ func TestARepeatedReportIsAProof(t *testing.T) {
 		t.Fatal("two Lists leave it out")
 	}
 	s.provider.losses, s.provider.needsInspect = 3, true
-	if _, err := s.Apply(moment(tick), &Repeated{Seq: 95}); err != nil || s.MayBeLost() || s.provider.absences != 0 || s.provider.needsInspect || s.provider.losses != 3 {
+	if _, err := s.Apply(moment(tick), &Repeated{Seq: 95}); err != nil || s.MayBeLost() || s.provider.absentAt != 0 || s.provider.needsInspect || s.provider.losses != 3 {
 		t.Errorf("%+v", s.provider)
 	}
 	if _, err := s.Apply(moment(tick), &Repeated{Seq: 50, FromList: true, NodeName: "n"}); err != nil || s.provider.losses != 0 || s.provider.nodeName != "n" || s.provider.seenSeq != 95 {

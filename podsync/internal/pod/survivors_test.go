@@ -374,8 +374,8 @@ func TestWhichAbsencesCount(t *testing.T) {
 		"a call is in flight":   {runningPod().calls(Update, 0), false},
 		"it was reported since": {runningPod().with(func(s *scene) { s.provider.seenSeq = 90 }), false},
 	} {
-		if tc.scene.absent(moment(tick), 90, false); tc.scene.provider.absences != 0 != tc.want {
-			t.Errorf("%s: %d absences", name, tc.scene.provider.absences)
+		if tc.scene.absent(moment(tick), 90, false); tc.scene.provider.absentAt != 0 != tc.want {
+			t.Errorf("%s: absent at %v", name, tc.scene.provider.absentAt)
 		}
 	}
 }
