@@ -409,6 +409,8 @@ func (p *provider) CreatePod(ctx context.Context, pod *corev1.Pod) error {
 
 func (p *provider) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 	p.did("UpdatePod")
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.last = pod
 	return nil
 }
