@@ -77,8 +77,6 @@ func TestCases(t *testing.T) {
 		{name: "multiple-resourceslices-existing-one-changed", live: three(1), pool: pools(a, other(2), c), updates: 1, generation: 1},
 		{name: "multiple-resourceslices-existing-two-changed", live: three(1), pool: pools(a, other(2), other(3)), updates: 2, generation: 1,
 			diff: "three updates and a new generation"},
-		{name: "multiple-resourceslices-existing-two-changed, atomic", live: three(1),
-			pool: resourceslice.Pool{Devices: []resourcev1.Device{a, other(2), other(3)}, Atomic: true}, updates: 3, generation: 2},
 		{name: "multiple-resourceslices-existing-one-removed", live: three(1), pool: pools(a, b), updates: 1, generation: 1,
 			diff: "two updates, a delete and a new generation"},
 		{name: "multiple-resourceslices-existing-one-added", live: three(1), pool: pools(a, b, c, d), updates: 1, generation: 1,
@@ -158,42 +156,29 @@ func TestRemoveWithLeftovers(t *testing.T) {
 	})
 }
 
-// TestAtomicAloneWritesNothing: it decides how the next changes are made.
-func TestAtomicAloneWritesNothing(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.start()
-		all := devices(640)
-		r.publish(resourceslice.Pool{Devices: all})
-		r.publish(resourceslice.Pool{Devices: all, Atomic: true})
-		r.expect("the same, atomic", 10, 0, 0)
-		r.settle(time.Minute)
-		all = devices(640)
-		all[0], all[639] = device(0, "b"), device(639, "b")
-		r.publish(resourceslice.Pool{Devices: all, Atomic: true})
-		r.expect("two slices change", 0, 10, 0)
-		r.settle(time.Minute)
-		r.publish(resourceslice.Pool{Devices: all})
-		all = devices(640)
-		r.publish(resourceslice.Pool{Devices: all})
-		r.expect("two slices change, not atomic", 0, 2, 0)
-	})
-}
-
 // TestFirstWriteIsRefused: the first write of a new generation goes alone, so
 // that nothing has changed when it is refused.
 func TestFirstWriteIsRefused(t *testing.T) {
 	bubble(t, func(r *rig) {
+		r.s.SetGate(apitest.DRAOptionalNodeOperations, true)
 		r.start()
-		r.publish(resourceslice.Pool{Devices: devices(640), Atomic: true})
+		r.publish(resourceslice.Pool{Devices: devices(640)})
 		r.expect("first publish", 10, 0, 0)
 		r.settle(time.Minute)
 		window := r.window()
-		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Times: 1, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
+		r.s.Inject(apitest.Fault{
+			Match: apitest.Match{Verb: "update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
+				obj, err := q.Object()
+				s, ok := obj.(sliceType)
+				return err == nil && ok && hasDevice(s, "dev-00000")
+			}},
+			Status: statuserr.New(422, metav1.StatusReasonInvalid, "no"),
+		})
 		all := devices(640)
 		all[0], all[639] = device(0, "b"), device(639, "b")
-		r.set(resourceslice.Pool{Devices: all, Atomic: true})
+		r.set(resourceslice.Pool{Devices: all, SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}})
 		r.settle(time.Minute)
-		r.expect("one device of two was refused", 0, 2, 0)
+		r.expect("refused with and without its changed device", 0, 2, 0)
 		if g := r.slices()[0].Spec.Pool.Generation; g != 1 || r.window() != window {
 			t.Errorf("generation %d, incomplete for %v", g, r.window()-window)
 		}

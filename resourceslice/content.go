@@ -213,8 +213,7 @@ type desired struct {
 	heads    [3]hash                      // by kind of page
 	devices  []item                       // by name
 	sets     []item                       // by name
-	atomic   bool
-	ordered  bool // the order of devices is content
+	ordered  bool                         // the order of devices is content
 }
 
 // kinds of pages, as indexes of desired.heads
@@ -240,7 +239,7 @@ func (d *desired) spec(kind int) resourcev1.ResourceSliceSpec {
 // indexes in pool.Devices of all other devices: those must be validated. same
 // reports that the pool equals before.
 func (f *hasher) newDesired(id PoolID, pool *Pool, nodeName string, before *desired) (d *desired, fresh []int, same bool) {
-	d = &desired{id: id, atomic: pool.Atomic, ordered: pool.Ordered, devices: make([]item, len(pool.Devices)), base: resourcev1.ResourceSliceSpec{
+	d = &desired{id: id, ordered: pool.Ordered, devices: make([]item, len(pool.Devices)), base: resourcev1.ResourceSliceSpec{
 		Driver: id.Driver, Pool: resourcev1.ResourcePool{Name: id.Name},
 		NodeSelector: pool.Nodes.Selector.DeepCopy(), AllNodes: orNil(pool.Nodes.AllNodes), PerDeviceNodeSelection: orNil(pool.Nodes.PerDevice),
 		PartitionTypeAttribute: orNil(pool.PartitionTypeAttribute),

@@ -129,7 +129,7 @@ func (c *Controller) Set(id PoolID, p Pool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.pools[id]; same && p != nil && p.want == before {
-		p.want = d // the next writes follow its order, or are atomic
+		p.want = d // the next writes follow its order
 		return nil
 	}
 	c.want(id, d, d.urgent(before))

@@ -265,7 +265,7 @@ func TestANewGenerationIsCompact(t *testing.T) {
 	if plan := m.become(few); plan.outcome != inPlace || len(plan.pages) != 20 {
 		t.Errorf("outcome %v with %d pages", plan.outcome, len(plan.pages))
 	}
-	few.Atomic, few.Devices = true, slices.Concat(someTainted(0, 63), someTainted(100, 165))
+	few.SkipNodeOperations, few.Devices = []resourcev1.SkipNodeOperation{"*"}, slices.Concat(someTainted(0, 63), someTainted(100, 165))
 	if plan := m.become(few); plan.outcome != newGeneration || len(plan.pages) > 4 {
 		t.Errorf("outcome %v with %d pages", plan.outcome, len(plan.pages))
 	}

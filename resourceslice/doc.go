@@ -34,7 +34,7 @@
 //
 //   - A device stays on its slice. So adding, removing or changing one device is usually
 //     one write, and the generation stays the same. If several slices change, each is one
-//     write, unless Pool.Atomic is set.
+//     write.
 //   - If slices must change together, because their number changes or a device moves to
 //     another slice, they get a new generation. To make this rare, a pool that grows to
 //     more than four slices also gets empty ones.

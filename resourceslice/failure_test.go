@@ -200,10 +200,9 @@ func randomEdits(r *rig, rng *rand.Rand) {
 	}
 	start()
 	var p resourceslice.Pool
-	p.Atomic = rng.IntN(4) == 0
 	var undo []func()
 	next := 0
-	r.Notef("atomic %v, concurrency %d", p.Atomic, concurrency)
+	r.Notef("concurrency %d", concurrency)
 	for range 60 {
 		r.Notef("%s: %d devices", edit(rng, &p, &next), len(p.Devices))
 		if err := r.c.Set(pool, p); err != nil {
@@ -257,7 +256,7 @@ func randomEdits(r *rig, rng *rand.Rand) {
 	}
 	if r.Failed() {
 		status, _ := r.c.Status(pool)
-		r.Errorf("atomic %v, status %+v, reported %v, generations %v", p.Atomic, status, r.reported(), r.generations())
+		r.Errorf("status %+v, reported %v, generations %v", status, r.reported(), r.generations())
 	}
 	if _, n := has[*resourceslice.ContendedError](r); n > 0 {
 		r.Errorf("own writes were taken for somebody else's")

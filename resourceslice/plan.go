@@ -328,7 +328,7 @@ func independent(d *desired, changed []*page) bool {
 		if page.change > edited {
 			continue
 		}
-		if d.atomic || page.isSets() || page.rec.has(true) {
+		if page.isSets() || page.rec.has(true) {
 			return false
 		}
 		if page.rec.head != d.heads[page.kind()] {

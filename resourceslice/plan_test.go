@@ -210,13 +210,6 @@ func TestPlan(t *testing.T) {
 		creates, updates, deletes int
 		generation                int64
 	}
-	change := func(devices []resourcev1.Device, at ...int) []resourcev1.Device {
-		devices = slices.Clone(devices)
-		for _, i := range at {
-			devices[i].AllowMultipleAllocations = new(true)
-		}
-		return devices
-	}
 	for name, steps := range map[string][]step{
 		"one slice up to 128 plain devices": {
 			{Pool{}, 1, 0, 0, 1},
@@ -254,11 +247,6 @@ func TestPlan(t *testing.T) {
 			{Pool{Devices: someTainted(0, 3*64)}, 3, 0, 0, 1},
 			{Pool{}, 0, 3, 0, 1},
 			{Pool{Devices: someTainted(64, 128)}, 0, 1, 0, 1},
-		},
-		"atomic": {
-			{Pool{Devices: someTainted(0, 3*64), Atomic: true}, 3, 0, 0, 1},
-			{Pool{Devices: change(someTainted(0, 3*64), 5), Atomic: true}, 0, 1, 0, 1},
-			{Pool{Devices: change(someTainted(0, 3*64), 6, 100), Atomic: true}, 0, 3, 0, 2},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -328,7 +316,7 @@ func TestPlanProperty(t *testing.T) {
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		m := newModel(t)
-		p := Pool{Atomic: seed%5 == 0, Ordered: seed%3 == 0}
+		p := Pool{Ordered: seed%3 == 0}
 		for step := range 25 {
 			p.Devices = randomPool(rng, p.Devices)
 			d := m.desired(p)

@@ -15,8 +15,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/features"
-	featurestesting "k8s.io/client-go/features/testing"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/requests"
@@ -77,26 +75,6 @@ func TestClusterPoolOfANodeIsRepaired(t *testing.T) {
 		r.user = admin
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(200), Nodes: resourceslice.NodeSelection{AllNodes: true}})
-		r.settle(5 * time.Second)
-		r.s.ResetJournal()
-		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[1].Name) })
-		r.settle(2 * time.Second)
-		r.expect("one slice deleted", 1, 0, 0)
-	})
-}
-
-// TestRepairWithoutAtomicFIFO: a repair does not wait a minute after an own write
-// if the store doesn't know its resource version.
-func TestRepairWithoutAtomicFIFO(t *testing.T) {
-	for _, f := range []features.Feature{features.UnlockWhileProcessingFIFO, features.AtomicFIFO} {
-		featurestesting.SetFeatureDuringTest(t, f, false)
-	}
-	bubble(t, func(r *rig) {
-		r.start()
-		r.settle(time.Second)
-		resume := r.s.StallWatches(apitest.Match{User: r.user.Name})
-		r.publish(resourceslice.Pool{Devices: tainted(200)})
-		resume()
 		r.settle(5 * time.Second)
 		r.s.ResetJournal()
 		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[1].Name) })

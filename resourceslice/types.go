@@ -48,12 +48,6 @@ type Pool struct {
 	// Nodes selects the nodes that can use the devices. The zero value is the
 	// node of Config.NodeName.
 	Nodes NodeSelection
-	// Atomic makes every change of more than one slice a switch of the whole
-	// pool to a new generation. It is for devices that belong together, such as the
-	// links of a mesh: a claim must not get devices of before and after a change. By
-	// default independent changes of several slices are made one by one, each as if it
-	// were the only one. That takes fewer writes, and the pool stays usable.
-	Atomic bool
 	// PartitionTypeAttribute is spec.partitionTypeAttribute of the slices with
 	// devices that consume counters. Default: none.
 	PartitionTypeAttribute resourcev1.FullyQualifiedName

@@ -27,14 +27,15 @@ import (
 // 500, with one more generation.
 func TestErrorInTheMiddleOfABump(t *testing.T) {
 	bubble(t, func(r *rig) {
+		r.s.SetGate(apitest.DRAOptionalNodeOperations, true)
 		r.concurrency = 1
 		r.start()
-		r.publish(resourceslice.Pool{Devices: devices(640), Atomic: true})
+		r.publish(resourceslice.Pool{Devices: devices(640)})
 		r.expect("first publish", 10, 0, 0)
 		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Skip: 4, Times: 1, Status: statuserr.InternalError("etcd")})
 		all := devices(640)
 		all[0], all[639] = device(0, "b"), device(639, "b")
-		r.publish(resourceslice.Pool{Devices: all, Atomic: true})
+		r.publish(resourceslice.Pool{Devices: all, SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}})
 		r.expect("bump with a 500 at the fifth write", 0, 11, 0)
 		if g := r.slices()[0].Spec.Pool.Generation; g != 2 {
 			t.Errorf("generation %d, want 2", g)
@@ -310,21 +311,6 @@ func TestNotAllowedToList(t *testing.T) {
 		r.settle(time.Minute)
 		if len(r.devices()) != 1 {
 			t.Error("not published after the permission was there")
-		}
-	})
-}
-
-// TestOneSliceDeleted: one create and all others again, half a minute later.
-func TestOneSliceDeleted(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.start()
-		r.publish(resourceslice.Pool{Devices: tainted(640)})
-		r.s.ResetJournal()
-		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[4].Name) })
-		r.settle(1100 * time.Millisecond)
-		r.expect("repair", 1, 0, 0)
-		if n := len(r.reported()); n != 0 {
-			t.Errorf("reported %v", r.reported())
 		}
 	})
 }
