@@ -155,7 +155,7 @@ e2e: ## The packages and examples against a real control plane (built on first u
 	cd test/conformance && KUBEWRIGHT_E2E=1 KUBEWRIGHT_CONFORMANCE=built $(GO) test -timeout $(E2E_TIMEOUT) -count=1 -v -run TestSubset . # says why if it is left out
 
 .PHONY: ports
-ports: ## Three real providers of virtual-kubelet with vkadapter and with virtual-kubelet's node package: minutes to compile, a second to run
+ports: ## Three real providers of virtual-kubelet with vkadapter and with virtual-kubelet's node package: minutes to compile, three to run
 	cd test/ports && $(GO) test -timeout $(TEST_TIMEOUT) -count=1 -v ./...
 
 .PHONY: e2e-containers

@@ -7,138 +7,240 @@ package azureaci
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/arm"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	azaci "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/containerinstance/armcontainerinstance/v2"
+	"github.com/gorilla/websocket"
 	"github.com/virtual-kubelet/azure-aci/pkg/auth"
 	"github.com/virtual-kubelet/azure-aci/pkg/client"
 	aci "github.com/virtual-kubelet/azure-aci/pkg/provider"
-	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	"github.com/virtual-kubelet/virtual-kubelet/node"
 	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
 	corev1listers "k8s.io/client-go/listers/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/internal/testmain"
 	"github.com/kubewright/kubewright/test/ports/internal/side"
 )
 
-func TestMain(m *testing.M) { testmain.Run(m) }
+func TestMain(m *testing.M) { side.Main(m, newProcess) }
 
-// azure is a fake of the calls that the provider makes.
+// azure is a fake of the part of Azure's API that the provider uses.
 type azure struct {
-	client.AzClientsInterface // of the calls that are not faked: a nil pointer
 	side.Cloud
 
 	mu     sync.Mutex
 	groups map[string]*azaci.ContainerGroup
 }
 
-func newAzure() *azure { return &azure{groups: map[string]*azaci.ContainerGroup{}} }
+// endpointVariable has the URL of the fake. The provider takes clients for it.
+const endpointVariable = "PORTS_AZURE_ENDPOINT"
 
-func (a *azure) CreateContainerGroup(ctx context.Context, _, namespace, name string, cg *azaci.ContainerGroup) error {
-	if err := a.Call(ctx); err != nil {
-		return err
+func newPort() *side.Port {
+	a := &azure{groups: map[string]*azaci.ContainerGroup{}}
+	mux := http.NewServeMux()
+	const groups = "/subscriptions/subscription/resourceGroups/group/providers/Microsoft.ContainerInstance/containerGroups"
+	mux.HandleFunc("GET "+groups, a.list)
+	mux.HandleFunc("PUT "+groups+"/{group}", a.create)
+	mux.HandleFunc("GET "+groups+"/{group}", a.get)
+	mux.HandleFunc("DELETE "+groups+"/{group}", a.delete)
+	mux.HandleFunc("GET "+groups+"/{group}/containers/{container}/logs", a.logs)
+	mux.HandleFunc("POST "+groups+"/{group}/containers/{container}/exec", a.exec)
+	mux.HandleFunc("GET /terminal", a.terminal)
+	a.Handler = mux
+	return &side.Port{
+		Cloud: &a.Cloud, New: newProcess, Exit: a.exit,
+		// A goroutine of the provider panics.
+		NotEmpty: true,
+		Env: func(url string) map[string]string {
+			return map[string]string{
+				endpointVariable: url, "ACI_RESOURCE_GROUP": "group", "ACI_REGION": "westeurope",
+				"ACI_VNET_NAME": "net", "ACI_VNET_RESOURCE_GROUP": "group",
+			}
+		},
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	name = namespace + "-" + name
-	state, running, now, none := "Succeeded", "Running", time.Now(), int32(0)
-	cg.Name, cg.ID, cg.Properties.ProvisioningState = &name, &name, &state
-	cg.Properties.InstanceView = &azaci.ContainerGroupPropertiesInstanceView{State: &running}
-	for _, c := range cg.Properties.Containers {
-		c.Properties.InstanceView = &azaci.ContainerPropertiesInstanceView{
-			CurrentState: &azaci.ContainerState{State: &running, StartTime: &now, DetailStatus: &running},
-			RestartCount: &none, Events: []*azaci.Event{},
-		}
-	}
-	a.groups[name] = cg
-	a.Started(name, *cg.Tags["UID"])
-	return nil
 }
 
-func (a *azure) GetContainerGroup(ctx context.Context, _, name string) (*azaci.ContainerGroup, error) {
-	if err := a.Call(ctx); err != nil {
-		return nil, err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if cg, ok := a.groups[name]; ok {
-		return cg, nil
-	}
-	return nil, errdefs.NotFound("cg is not found")
-}
+// token is a credential of the fake, which checks none.
+type token struct{}
 
-func (a *azure) GetContainerGroupInfo(ctx context.Context, group, namespace, name, _ string) (*azaci.ContainerGroup, error) {
-	return a.GetContainerGroup(ctx, group, namespace+"-"+name)
-}
-
-func (a *azure) GetContainerGroupListResult(ctx context.Context, _ string) (list []*azaci.ContainerGroup, err error) {
-	if err := a.Call(ctx); err != nil {
-		return nil, err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, cg := range a.groups {
-		list = append(list, cg)
-	}
-	return list, nil
-}
-
-func (a *azure) DeleteContainerGroup(ctx context.Context, _, name string) error {
-	if err := a.Call(ctx); err != nil {
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.groups, name)
-	a.Stopped(name)
-	return nil
-}
-
-// exit ends the containers of a group with exit code 0.
-func (a *azure) exit(name string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	ended, now := "Succeeded", time.Now()
-	cg := a.groups[name]
-	cg.Properties.InstanceView = &azaci.ContainerGroupPropertiesInstanceView{State: &ended}
-	for _, c := range cg.Properties.Containers {
-		view := *c.Properties.InstanceView
-		view.CurrentState = &azaci.ContainerState{State: &ended, StartTime: view.CurrentState.StartTime, FinishTime: &now, ExitCode: new(int32), DetailStatus: &ended}
-		c.Properties.InstanceView = &view
-	}
+func (token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	return azcore.AccessToken{Token: "token", ExpiresOn: time.Now().AddDate(10, 0, 0)}, nil
 }
 
 // late is a lister that a provider gets before the process that has it begins: the provider
 // starts goroutines that never end, so it must be made outside of the bubble.
 type late struct{ corev1listers.PodLister }
 
-func (a *azure) process(t *testing.T) side.Process {
-	t.Setenv("ACI_RESOURCE_GROUP", "group")
-	t.Setenv("ACI_REGION", "westeurope")
-	t.Setenv("ACI_VNET_NAME", "net")
-	t.Setenv("ACI_VNET_RESOURCE_GROUP", "group")
-	pods := &late{}
-	provider, err := aci.NewACIProvider(context.Background(), "", auth.Config{AuthConfig: &auth.Authentication{}}, a, nodeutil.ProviderConfig{Pods: pods}, side.NodeName, "Linux", "192.0.2.1", 10250, "cluster.local", apitest.New(apitest.Options{}).Client(apitest.User{}))
+// newProcess does what the provider's program does, with a token of the fake.
+func newProcess() (side.Process, error) {
+	services := map[cloud.ServiceName]cloud.ServiceConfiguration{cloud.ResourceManager: {Endpoint: os.Getenv(endpointVariable), Audience: "fake"}}
+	opts := &arm.ClientOptions{DisableRPRegistration: true, ClientOptions: azcore.ClientOptions{
+		Cloud: cloud.Configuration{Services: services}, Transport: http.DefaultClient, InsecureAllowCredentialWithHTTP: true,
+	}}
+	containers, err := azaci.NewContainersClient("subscription", token{}, opts)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
+	}
+	groups, err := azaci.NewContainerGroupsClient("subscription", token{}, opts)
+	if err != nil {
+		return nil, err
+	}
+	pods := &late{}
+	provider, err := aci.NewACIProvider(context.Background(), "", auth.Config{AuthConfig: &auth.Authentication{}},
+		&client.AzClientsAPIs{ContainersClient: containers, ContainerGroupClient: groups}, nodeutil.ProviderConfig{Pods: pods},
+		side.NodeName, "Linux", "192.0.2.1", 10250, "cluster.local", apitest.New(apitest.Options{}).Client(apitest.User{}))
+	if err != nil {
+		return nil, err
 	}
 	return func(pc nodeutil.ProviderConfig) node.PodLifecycleHandler {
 		pods.PodLister = pc.Pods
 		provider.ConfigureNode(context.Background(), pc.Node)
 		return provider
+	}, nil
+}
+
+func (a *azure) create(w http.ResponseWriter, r *http.Request) {
+	var group azaci.ContainerGroup
+	if err := json.NewDecoder(r.Body).Decode(&group); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	name, state, running, now, none := r.PathValue("group"), "Succeeded", "Running", time.Now(), int32(0)
+	group.Name, group.ID, group.Properties.ProvisioningState = &name, &name, &state
+	group.Properties.InstanceView = &azaci.ContainerGroupPropertiesInstanceView{State: &running}
+	for _, c := range group.Properties.Containers {
+		c.Properties.InstanceView = &azaci.ContainerPropertiesInstanceView{
+			CurrentState: &azaci.ContainerState{State: &running, StartTime: &now, DetailStatus: &running},
+			RestartCount: &none, Events: []*azaci.Event{},
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.groups[name] = &group
+	a.Started(name, *group.Tags["UID"])
+	answer(w, http.StatusCreated, &group)
+}
+
+func answer(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+func (a *azure) get(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if group, ok := a.groups[r.PathValue("group")]; ok {
+		answer(w, http.StatusOK, group)
+		return
+	}
+	w.WriteHeader(http.StatusNotFound)
+}
+
+func (a *azure) list(w http.ResponseWriter, _ *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	answer(w, http.StatusOK, azaci.ContainerGroupListResult{Value: slices.Collect(maps.Values(a.groups))})
+}
+
+func (a *azure) delete(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	name := r.PathValue("group")
+	delete(a.groups, name)
+	a.Stopped(name)
+	w.WriteHeader(http.StatusNoContent) // as for a group that does not exist
+}
+
+func (a *azure) logs(w http.ResponseWriter, r *http.Request) {
+	tail, _ := strconv.Atoi(r.URL.Query().Get("tail"))
+	content := logOf(r.PathValue("group"), r.PathValue("container"), tail)
+	answer(w, http.StatusOK, azaci.Logs{Content: &content})
+}
+
+// logOf returns the last lines of a log, or all for 0.
+func logOf(group, container string, tail int) string {
+	lines := strings.SplitAfter(fmt.Sprintf("started %s\ncontainer %s\nready\n", group, container), "\n")[:3]
+	if tail > 0 {
+		lines = lines[max(0, len(lines)-tail):]
+	}
+	return strings.Join(lines, "")
+}
+
+func (a *azure) exec(w http.ResponseWriter, r *http.Request) {
+	var sent azaci.ContainerExecRequest
+	if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	terminal := "ws://" + r.Host + "/terminal?command=" + url.QueryEscape(*sent.Command)
+	password := "password"
+	answer(w, http.StatusOK, azaci.ContainerExecResponse{WebSocketURI: &terminal, Password: &password})
+}
+
+// terminal is the connection of a command. The command "cat" ends after its first input.
+func (a *azure) terminal(w http.ResponseWriter, r *http.Request) {
+	conn, err := (&websocket.Upgrader{}).Upgrade(w, r, nil)
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	_, password, err := conn.ReadMessage()
+	if err != nil {
+		return
+	}
+	output := []byte("ran " + r.URL.Query().Get("command"))
+	switch {
+	case string(password) != "password":
+		output = []byte("denied")
+	case r.URL.Query().Get("command") == "cat":
+		if _, output, err = conn.ReadMessage(); err != nil {
+			return
+		}
+	}
+	_ = conn.WriteMessage(websocket.BinaryMessage, output)
+	_ = conn.WriteMessage(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""))
+}
+
+// exit ends the containers of a pod with exit code 0.
+func (a *azure) exit(pod string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	ended, now := "Succeeded", time.Now()
+	properties := a.groups["default-"+pod].Properties
+	properties.InstanceView.State = &ended
+	for _, c := range properties.Containers {
+		state := c.Properties.InstanceView.CurrentState
+		state.State, state.DetailStatus, state.FinishTime, state.ExitCode = &ended, &ended, &now, new(int32)
 	}
 }
 
 func TestSideBySide(t *testing.T) {
-	side.Compare(t, func(*testing.T) *side.Port {
-		a := newAzure()
-		return &side.Port{Cloud: &a.Cloud, Process: a.process, Exit: func(pod string) { a.exit("default-" + pod) }, Silence: true}
-	}, map[string][]string{
-		side.Kubewright: side.Alive,
+	side.Compare(t, newPort, map[string][]string{
+		side.Kubewright: {
+			"created: 2 instances, at most 1 for a pod; gone Running, web Running",
+			"restarted, one deleted meanwhile: 1 instances, at most 1 for a pod; web Running",
+			"after two minutes of errors: 2 instances, at most 1 for a pod; new Running, web Running",
+			"after two minutes of silence: 3 instances, at most 1 for a pod; late Running, new Running, web Running",
+			"after a minute without the API server, web ended: 3 instances, at most 1 for a pod; late Running, new Running, web Succeeded",
+			"with a second process: 4 instances, at most 1 for a pod; late Running, new Running, two Running, web Succeeded",
+			"deleted: 0 instances, at most 1 for a pod; ",
+		},
 		// Two processes create the pod "two" twice in some runs.
 		side.VirtualKubelet: {
 			"created: 2 instances, at most 1 for a pod; gone Running, web Running",
@@ -149,5 +251,34 @@ func TestSideBySide(t *testing.T) {
 			"with a second process: 3 instances, at most (1|2) for a pod; late Running, new Failed ProviderFailed, two Running, web Succeeded",
 			"deleted: 0 instances, at most (1|2) for a pod; ",
 		},
+	})
+}
+
+func TestKilled(t *testing.T) {
+	side.Killed(t, newPort, map[string]side.Stages{
+		// The provider returns no UIDs. So in some runs the instance of a pod whose start was not
+		// recorded counts as that of an earlier pod: it is stopped, and then started again.
+		side.Kubewright: {
+			Created: side.AliveKilled.Created,
+			Started: "4 instances, at most (1|2) for a pod; ended Succeeded, half Running, new Running, web Running",
+			Stopped: "3 instances, at most (1|2) for a pod; ended Succeeded, half Running, new Running",
+			Deleted: "0 instances, at most (1|2) for a pod; ",
+		},
+		side.VirtualKubelet: side.AliveKilled,
+	})
+}
+
+func TestAnswers(t *testing.T) {
+	all := logOf("default-web", "main", 0)
+	side.Answers(t, newPort(), []side.Question{
+		{Path: "/containerLogs/default/web/main", Kubewright: "200 " + all},
+		{Path: "/containerLogs/default/web/main?tailLines=1", Kubewright: "200 ready\n"},
+		{Path: "/containerLogs/default/web/main?tailLines=0", Kubewright: "200 ", VirtualKubelet: "200 " + all},
+		{Path: "/containerLogs/default/web/main?limitBytes=5", Kubewright: "200 start", VirtualKubelet: "200 " + all},
+		{Path: "/containerLogs/default/web/none", Kubewright: "404 container \"none\" is not in pod default/web, which has: main\n", VirtualKubelet: "200 " + logOf("default-web", "none", 0)},
+		{Path: "/containerLogs/default/none/main", Kubewright: "404 pod default/none is not on node \"port\"\n", VirtualKubelet: "404 error getting container logs?): cg is not found"},
+		{Path: "/exec/default/web/main?command=hello", Kubewright: "ran hello"},
+		{Path: "/exec/default/web/main?command=cat", Stdin: "input", Kubewright: "input"},
+		{Path: "/exec/default/none/main?command=hello", Kubewright: "error: unable to upgrade connection: pod default/none is not on node \"port\"", VirtualKubelet: "error: Internal error occurred: error executing command in container: cg is not found"},
 	})
 }

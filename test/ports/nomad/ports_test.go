@@ -8,7 +8,6 @@ package nomad
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -19,14 +18,12 @@ import (
 	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
 	"old.invalid/virtual-kubelet/providers/nomad"
 
-	"github.com/kubewright/kubewright/internal/testmain"
 	"github.com/kubewright/kubewright/test/ports/internal/side"
 )
 
-func TestMain(m *testing.M) { testmain.Run(m) }
+func TestMain(m *testing.M) { side.Main(m, newProcess) }
 
-// cluster is a fake of the Nomad API. It is behind a socket, because the provider makes its
-// own HTTP client.
+// cluster is a fake of the Nomad API.
 type cluster struct {
 	side.Cloud
 
@@ -35,22 +32,26 @@ type cluster struct {
 	dead map[string]bool
 }
 
-func newCluster(t *testing.T) *cluster {
+func newPort() *side.Port {
 	c := &cluster{jobs: map[string]*api.Job{}, dead: map[string]bool{}}
-	server := httptest.NewUnstartedServer(c)
-	// A connection that stays open would hold up virtual time.
-	server.Config.SetKeepAlivesEnabled(false)
-	server.Start()
-	t.Cleanup(server.Close)
-	t.Setenv("NOMAD_ADDR", server.Listener.Addr().String())
-	return c
+	c.Handler = http.HandlerFunc(c.serve)
+	return &side.Port{
+		Cloud: &c.Cloud, New: newProcess, Exit: c.exit, Socket: true,
+		Env: func(url string) map[string]string {
+			return map[string]string{"NOMAD_ADDR": strings.TrimPrefix(url, "http://")}
+		},
+	}
 }
 
-func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := c.Call(r.Context()); err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+func newProcess() (side.Process, error) {
+	provider, err := nomad.NewProvider(nil, side.NodeName, "Linux")
+	if err != nil {
+		return nil, err
 	}
+	return func(nodeutil.ProviderConfig) node.PodLifecycleHandler { return provider }, nil
+}
+
+func (c *cluster) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Nomad-Index", "1")
 	w.Header().Set("X-Nomad-LastContact", "0")
 	w.Header().Set("X-Nomad-KnownLeader", "true")
@@ -69,6 +70,7 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		now := time.Now().Unix()
 		sent.Job.SubmitTime = &now
 		if c.jobs[*sent.Job.ID] == nil { // otherwise it is an update
+			delete(c.dead, *sent.Job.ID)
 			c.Started(*sent.Job.ID, *sent.Job.ID)
 		}
 		c.jobs[*sent.Job.ID] = sent.Job
@@ -82,10 +84,8 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		answer = list
 	case r.Method == http.MethodDelete: // an unknown job is no error
-		if job != nil {
-			delete(c.jobs, id)
-			c.Stopped(id)
-		}
+		delete(c.jobs, id)
+		c.Stopped(id)
 		answer = api.JobDeregisterResponse{EvalID: "deregistered"}
 	case job == nil:
 		http.Error(w, "job not found", http.StatusNotFound)
@@ -117,34 +117,42 @@ func (c *cluster) exit(pod string) {
 	c.dead[jobOf(pod)] = true
 }
 
-func process(t *testing.T) side.Process {
-	provider, err := nomad.NewProvider(nil, side.NodeName, "Linux")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(nodeutil.ProviderConfig) node.PodLifecycleHandler { return provider }
-}
-
 func TestSideBySide(t *testing.T) {
-	side.Compare(t, func(t *testing.T) *side.Port {
-		c := newCluster(t)
-		return &side.Port{Cloud: &c.Cloud, Process: process, Exit: c.exit}
-	}, map[string][]string{
+	side.Compare(t, newPort, map[string][]string{
 		side.Kubewright: {
 			"created: 2 instances, at most 1 for a pod; gone Running, web Running",
 			"restarted, one deleted meanwhile: 2 instances, at most 1 for a pod; web Running",
 			"after two minutes of errors: 3 instances, at most 1 for a pod; new Running, web Running",
-			"after a minute without the API server, web ended: 3 instances, at most 1 for a pod; new Running, web Failed",
-			"with a second process: 4 instances, at most 1 for a pod; new Running, two Running, web Failed",
-			"deleted: 4 instances, at most 1 for a pod; new Running Terminating, two Running Terminating",
+			"after two minutes of empty answers: 4 instances, at most 1 for a pod; new Running, void Running, web Running",
+			"after a minute without the API server, web ended: 4 instances, at most 1 for a pod; new Running, void Running, web Failed",
+			"with a second process: 5 instances, at most 1 for a pod; new Running, two Running, void Running, web Failed",
+			"deleted: 5 instances, at most 1 for a pod; new Running Terminating, two Running Terminating, void Running Terminating",
 		},
 		side.VirtualKubelet: {
 			"created: 2 instances, at most 1 for a pod; gone Running, web Running",
 			"restarted, one deleted meanwhile: 1 instances, at most 2 for a pod; web Running",
 			"after two minutes of errors: 1 instances, at most 2 for a pod; new Failed ProviderFailed, web Running",
-			"after a minute without the API server, web ended: 1 instances, at most 2 for a pod; new Failed ProviderFailed, web Failed",
-			"with a second process: 1 instances, at most 2 for a pod; new Failed ProviderFailed, two Running, web Failed",
+			"after two minutes of empty answers: 1 instances, at most 2 for a pod; new Failed ProviderFailed, void Failed ProviderFailed, web Running",
+			"after a minute without the API server, web ended: 1 instances, at most 2 for a pod; new Failed ProviderFailed, void Failed ProviderFailed, web Failed",
+			"with a second process: 1 instances, at most 2 for a pod; new Failed ProviderFailed, two Running, void Failed ProviderFailed, web Failed",
 			"deleted: 0 instances, at most 2 for a pod; ",
+		},
+	})
+}
+
+func TestKilled(t *testing.T) {
+	side.Killed(t, newPort, map[string]side.Stages{
+		side.Kubewright: {
+			Created: side.AliveKilled.Created,
+			Started: "5 instances, at most 1 for a pod; ended Failed, half Running, new Running, web Running",
+			Stopped: "5 instances, at most 1 for a pod; ended Failed, half Running, new Running, web Running Terminating",
+			Deleted: "5 instances, at most 1 for a pod; half Running Terminating, new Running Terminating, web Running Terminating",
+		},
+		side.VirtualKubelet: {
+			Created: side.AliveKilled.Created,
+			Started: "4 instances, at most 2 for a pod; ended Running, half Running, new Running, web Running",
+			Stopped: "3 instances, at most 3 for a pod; ended Running, half Running, new Running",
+			Deleted: "0 instances, at most 3 for a pod; ",
 		},
 	})
 }

@@ -6,11 +6,14 @@
 package web
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,14 +24,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"old.invalid/virtual-kubelet/providers/web"
 
-	"github.com/kubewright/kubewright/internal/testmain"
 	"github.com/kubewright/kubewright/test/ports/internal/side"
 )
 
-func TestMain(m *testing.M) { testmain.Run(m) }
+func TestMain(m *testing.M) { side.Main(m, newProcess) }
 
-// broker is a fake of the HTTP server that the provider calls. The provider has no client of
-// its own, so the broker is the default transport of the process.
+// broker is a fake of the HTTP server that the provider calls.
 type broker struct {
 	side.Cloud
 
@@ -36,86 +37,95 @@ type broker struct {
 	pods map[string]*corev1.Pod
 }
 
-func newBroker(t *testing.T) *broker {
+func newPort() *side.Port {
 	b := &broker{pods: map[string]*corev1.Pod{}}
-	t.Setenv("WEB_ENDPOINT_URL", "http://broker.invalid")
-	before := http.DefaultTransport
-	http.DefaultTransport = b
-	t.Cleanup(func() { http.DefaultTransport = before })
-	return b
+	b.Handler = http.HandlerFunc(b.serve)
+	return &side.Port{
+		Cloud: &b.Cloud, New: newProcess, Exit: b.exit,
+		Env: func(url string) map[string]string { return map[string]string{"WEB_ENDPOINT_URL": url} },
+	}
 }
 
-func (b *broker) RoundTrip(r *http.Request) (*http.Response, error) {
-	var sent []byte
-	if r.Body != nil {
-		sent, _ = io.ReadAll(r.Body)
-	}
-	switch err := b.Call(r.Context()); err {
-	case nil:
-	case side.ErrAway:
-		return response(http.StatusInternalServerError, nil), nil
-	default:
+func newProcess() (side.Process, error) {
+	provider, err := web.NewBrokerProvider(side.NodeName, "Linux", 10250)
+	if err != nil {
 		return nil, err
 	}
+	return func(nodeutil.ProviderConfig) node.PodLifecycleHandler { return provider }, nil
+}
+
+func (b *broker) serve(w http.ResponseWriter, r *http.Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	name := r.URL.Query().Get("namespace") + "/" + r.URL.Query().Get("name")
+	query := r.URL.Query()
+	name := query.Get("namespace") + "/" + query.Get("name")
+	pod := b.pods[name]
+	var answer any
 	switch r.URL.Path {
 	case "/createPod", "/updatePod", "/deletePod":
-		var pod corev1.Pod
-		if err := json.Unmarshal(sent, &pod); err != nil {
-			return response(http.StatusBadRequest, err.Error()), nil
+		var sent corev1.Pod
+		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
 		}
-		name = pod.Namespace + "/" + pod.Name
-		had := b.pods[name]
-		switch {
-		case r.Method == http.MethodPost:
-		case had == nil:
-			return response(http.StatusNotFound, nil), nil
-		case r.Method == http.MethodPut:
-			pod.Status = had.Status
-			b.pods[name] = &pod
-			return response(http.StatusOK, nil), nil
-		default:
-			delete(b.pods, name)
-			b.Stopped(name)
-			return response(http.StatusOK, nil), nil
+		if !b.change(r.Method, &sent) {
+			w.WriteHeader(http.StatusNotFound)
 		}
+		return
+	case "/getPods":
+		answer = slices.Collect(maps.Values(b.pods))
+	case "/getPod":
+		answer = pod
+	case "/getPodStatus":
+		if pod != nil {
+			answer = pod.Status
+		}
+	case "/getContainerLogs":
+		pod = b.pods[query.Get("namespace")+"/"+query.Get("podName")]
+		if tail, err := strconv.Atoi(query.Get("tail")); pod != nil && err == nil {
+			_, _ = io.WriteString(w, logOf(pod.Namespace, pod.Name, query.Get("containerName"), tail))
+			return
+		}
+	}
+	if pod == nil && r.URL.Path != "/getPods" {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// change creates, updates or deletes a pod. It reports whether the pod exists.
+func (b *broker) change(method string, pod *corev1.Pod) bool {
+	name := pod.Namespace + "/" + pod.Name
+	had := b.pods[name]
+	switch {
+	case method == http.MethodPost:
 		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: pod.Spec.Containers[0].Name, Ready: true,
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
 		}}}
-		b.pods[name] = &pod
+		b.pods[name] = pod
 		b.Started(name, string(pod.UID))
-		return response(http.StatusOK, nil), nil
-	case "/getPods":
-		pods := []*corev1.Pod{}
-		for _, pod := range b.pods {
-			pods = append(pods, pod)
-		}
-		return response(http.StatusOK, pods), nil
-	case "/getPod", "/getPodStatus":
-		pod := b.pods[name]
-		switch {
-		case pod == nil:
-			return response(http.StatusNotFound, nil), nil
-		case r.URL.Path == "/getPod":
-			return response(http.StatusOK, pod), nil
-		}
-		return response(http.StatusOK, pod.Status), nil
+	case method == http.MethodDelete:
+		delete(b.pods, name)
+		b.Stopped(name)
+		return had != nil
+	case had == nil:
+		return false
+	default:
+		pod.Status = had.Status
+		b.pods[name] = pod
 	}
-	return response(http.StatusNotImplemented, nil), nil
+	return true
 }
 
-func response(code int, body any) *http.Response {
-	var sent []byte
-	if body != nil {
-		sent, _ = json.Marshal(body)
+// logOf returns the last lines of a log, or all for 0.
+func logOf(namespace, pod, container string, tail int) string {
+	lines := strings.SplitAfter(fmt.Sprintf("started %s/%s\ncontainer %s\nready\n", namespace, pod, container), "\n")[:3]
+	if tail > 0 {
+		lines = lines[max(0, len(lines)-tail):]
 	}
-	return &http.Response{
-		StatusCode: code, Status: fmt.Sprintf("%d %s", code, http.StatusText(code)), Body: io.NopCloser(bytes.NewReader(sent)),
-		ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{},
-	}
+	return strings.Join(lines, "")
 }
 
 // exit ends the containers of a pod with exit code 0.
@@ -127,30 +137,46 @@ func (b *broker) exit(pod string) {
 	status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(time.Now())}}
 }
 
-func process(t *testing.T) side.Process {
-	provider, err := web.NewBrokerProvider(side.NodeName, "Linux", 10250)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(nodeutil.ProviderConfig) node.PodLifecycleHandler { return provider }
-}
-
 func TestSideBySide(t *testing.T) {
-	side.Compare(t, func(t *testing.T) *side.Port {
-		b := newBroker(t)
-		return &side.Port{Cloud: &b.Cloud, Process: process, Exit: b.exit, Silence: true}
-	}, map[string][]string{
-		side.Kubewright: side.Alive,
-		// The pod that comes during the silence fails in some runs, though its instance runs. Two
-		// processes create the pod "two" twice in some runs.
+	side.Compare(t, newPort, map[string][]string{
+		side.Kubewright: {
+			"created: 2 instances, at most 1 for a pod; gone Running, web Running",
+			"restarted, one deleted meanwhile: 1 instances, at most 1 for a pod; web Running",
+			"after two minutes of errors: 2 instances, at most 1 for a pod; new Running, web Running",
+			"after two minutes of silence: 3 instances, at most 1 for a pod; late Running, new Running, web Running",
+			"after two minutes of empty answers: 4 instances, at most 1 for a pod; late Running, new Running, void Running, web Running",
+			"after a minute without the API server, web ended: 4 instances, at most 1 for a pod; late Running, new Running, void Running, web Succeeded",
+			"with a second process: 5 instances, at most 1 for a pod; late Running, new Running, two Running, void Running, web Succeeded",
+			"deleted: 0 instances, at most 1 for a pod; ",
+		},
+		// Two processes create the pod "two" twice in some runs.
 		side.VirtualKubelet: {
 			"created: 2 instances, at most 1 for a pod; gone Running, web Running",
 			"restarted, one deleted meanwhile: 1 instances, at most 1 for a pod; web Running",
 			"after two minutes of errors: 1 instances, at most 1 for a pod; new Failed ProviderFailed, web Running",
-			"after two minutes of silence: 2 instances, at most 1 for a pod; late (Running|Failed NotFound), new Failed ProviderFailed, web Running",
-			"after a minute without the API server, web ended: 2 instances, at most 1 for a pod; late (Running|Failed NotFound), new Failed ProviderFailed, web Succeeded",
-			"with a second process: 3 instances, at most (1|2) for a pod; late (Running|Failed NotFound), new Failed ProviderFailed, two Running, web Succeeded",
+			"after two minutes of silence: 1 instances, at most 1 for a pod; late Failed ProviderFailed, new Failed ProviderFailed, web Running",
+			"after two minutes of empty answers: 1 instances, at most 1 for a pod; late Failed ProviderFailed, new Failed ProviderFailed, void Failed NotFound, web Running",
+			"after a minute without the API server, web ended: 1 instances, at most 1 for a pod; late Failed ProviderFailed, new Failed ProviderFailed, void Failed NotFound, web Succeeded",
+			"with a second process: 2 instances, at most (1|2) for a pod; late Failed ProviderFailed, new Failed ProviderFailed, two Running, void Failed NotFound, web Succeeded",
 			"deleted: 0 instances, at most (1|2) for a pod; ",
 		},
+	})
+}
+
+func TestKilled(t *testing.T) {
+	side.Killed(t, newPort, map[string]side.Stages{side.Kubewright: side.AliveKilled, side.VirtualKubelet: side.AliveKilled})
+}
+
+func TestAnswers(t *testing.T) {
+	all := logOf("default", "web", "main", 0)
+	side.Answers(t, newPort(), []side.Question{
+		{Path: "/containerLogs/default/web/main", Kubewright: "200 " + all},
+		{Path: "/containerLogs/default/web/main?tailLines=1", Kubewright: "200 ready\n"},
+		{Path: "/containerLogs/default/web/main?tailLines=0", Kubewright: "200 ", VirtualKubelet: "200 " + all},
+		{Path: "/containerLogs/default/web/main?tailLines=-1", Kubewright: "422 tailLines: Invalid value: -1: must be greater than or equal to 0\n", VirtualKubelet: "400 \"tailLines\" is -1"},
+		{Path: "/containerLogs/default/web/main?limitBytes=5", Kubewright: "200 start", VirtualKubelet: "200 " + all},
+		{Path: "/containerLogs/default/web/none", Kubewright: "404 container \"none\" is not in pod default/web, which has: main\n", VirtualKubelet: "200 " + logOf("default", "web", "none", 0)},
+		{Path: "/containerLogs/default/none/main", Kubewright: "404 pod default/none is not on node \"port\"\n", VirtualKubelet: "404 error getting container logs?): 404 Not Found"},
+		{Path: "/exec/default/web/main?command=hello", Kubewright: ""},
 	})
 }

@@ -2,14 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package side runs a provider that nobody here wrote with vkadapter and with
-// virtual-kubelet's own node package, through one scenario, in virtual time.
+// virtual-kubelet's own node package: through one scenario in virtual time (Compare), in
+// processes that are killed (Killed), and behind the HTTP servers of both (Answers).
 package side
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,6 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/vkadapter"
@@ -40,132 +44,58 @@ const (
 // A Process returns the provider of one process.
 type Process func(nodeutil.ProviderConfig) node.PodLifecycleHandler
 
-// A Port is a provider with a fake of its back end. The back end outlives the processes.
+// A Port is a provider with a fake of its back end.
 type Port struct {
 	Cloud *Cloud
-	// Process prepares the provider of a process outside of the bubble: goroutines that
-	// the provider starts there need not end.
-	Process func(*testing.T) Process
+	// Env is the environment in which New finds the back end at url.
+	Env func(url string) map[string]string
+	// New prepares the provider of a process. In a test with virtual time it is called
+	// outside of the bubble: goroutines that the provider starts there need not end.
+	New func() (Process, error)
 	// Exit ends the containers of a pod of the namespace default with exit code 0.
 	Exit func(pod string)
-	// Silence adds a stage in which the back end does not answer at all. Without it the
-	// back end is behind a socket, on which virtual time does not pass.
-	Silence bool
-}
-
-// Errors of the back end.
-var (
-	ErrAway  = errors.New("500 Internal Server Error")
-	errReset = errors.New("connection reset by peer")
-)
-
-// A Cloud is what the fakes of all back ends have in common. Its zero value is a back end
-// that answers and holds nothing.
-type Cloud struct {
-	mu     sync.Mutex
-	errors bool
-	silent chan struct{} // closed when the silence ends; nil: the back end answers
-	holds  map[string]bool
-	starts map[string]int // of each pod, for each of which one is right
-}
-
-// Call begins a call. It returns an error if the back end is away.
-func (c *Cloud) Call(ctx context.Context) error {
-	c.mu.Lock()
-	fails, silent := c.errors, c.silent
-	c.mu.Unlock()
-	if fails {
-		return ErrAway
-	}
-	if silent != nil {
-		select {
-		case <-silent:
-			return errReset
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
-}
-
-// Started records that the back end has started an instance of a pod.
-func (c *Cloud) Started(instance, pod string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.holds == nil {
-		c.holds, c.starts = make(map[string]bool), make(map[string]int)
-	}
-	c.holds[instance] = true
-	c.starts[pod]++
-}
-
-// Stopped records that the back end no longer has an instance.
-func (c *Cloud) Stopped(instance string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.holds, instance)
-}
-
-// Fail begins or ends a time in which every call fails.
-func (c *Cloud) Fail(fails bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.errors = fails
-}
-
-// fallSilent begins a time in which no call is answered. It returns the function that ends
-// it: then the calls that wait fail.
-func (c *Cloud) fallSilent() (end func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	silent := make(chan struct{})
-	c.silent = silent
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.silent = nil
-		close(silent)
-	}
-}
-
-func (c *Cloud) state() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	most := 0
-	for _, n := range c.starts {
-		most = max(most, n)
-	}
-	return fmt.Sprintf("%d instances, at most %d for a pod; ", len(c.holds), most)
+	// Socket is set if the provider makes an HTTP client of its own. Then there is no stage
+	// in which the back end does not answer at all, because virtual time does not pass on a
+	// socket.
+	Socket bool
+	// NotEmpty leaves out the stage in which the back end answers with nothing.
+	NotEmpty bool
 }
 
 // run is Run of a node.
 type run func(context.Context) error
 
-func start(t *testing.T, side string, s *apitest.Server, p Process, lockDir string) run {
+// newNode makes a node of one side. cfg is used only for vkadapter.
+func newNode(side string, client kubernetes.Interface, p Process, cfg vkadapter.NodeConfig) (run, error) {
 	if side == Kubewright {
+		cfg.Client = client
 		n, err := vkadapter.NewNode(NodeName, func(pc nodeutil.ProviderConfig) (node.PodLifecycleHandler, node.NodeProvider, error) {
 			return p(pc), nil, nil
-		}, vkadapter.NodeConfig{Client: s.Client(apitest.User{}), InternalIP: "192.0.2.1", Listener: &idle{done: make(chan struct{})}, LockDir: lockDir})
+		}, cfg)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		return n.Run
+		return n.Run, nil
 	}
 	n, err := nodeutil.NewNode(NodeName, func(pc nodeutil.ProviderConfig) (nodeutil.Provider, node.NodeProvider, error) {
-		provider := p(pc)
-		if whole, ok := provider.(nodeutil.Provider); ok {
-			return whole, nil, nil
-		}
-		return bare{PodLifecycleHandler: provider}, nil, nil
-	}, nodeutil.WithClient(s.Client(apitest.User{})))
+		return whole(p(pc)), nil, nil
+	}, nodeutil.WithClient(client))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return n.Run
+	return n.Run, nil
 }
 
-// bare adds the methods that virtual-kubelet requires today to a provider of 2019. Nothing
-// here calls them, so they are those of a nil interface.
+// whole adds the methods that virtual-kubelet requires today to a provider of 2019.
+func whole(provider node.PodLifecycleHandler) nodeutil.Provider {
+	if whole, ok := provider.(nodeutil.Provider); ok {
+		return whole
+	}
+	return bare{PodLifecycleHandler: provider}
+}
+
+// bare has the methods that virtual-kubelet requires today. Nothing here calls them, so they
+// are those of a nil interface.
 type bare struct {
 	node.PodLifecycleHandler
 	added
@@ -184,32 +114,73 @@ func (i *idle) Accept() (net.Conn, error) { <-i.done; return nil, net.ErrClosed 
 func (i *idle) Close() error              { i.once.Do(func() { close(i.done) }); return nil }
 func (*idle) Addr() net.Addr              { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 10250} }
 
-func put(s *apitest.Server, name string) {
-	s.Put(&corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+func newPod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: corev1.PodSpec{
 			NodeName: NodeName, RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(30)),
-			Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:1", Ports: []corev1.ContainerPort{{ContainerPort: 80}}}},
+			AutomountServiceAccountToken: new(false),
+			Containers:                   []corev1.Container{{Name: "main", Image: "registry.example/app:1", Ports: []corev1.ContainerPort{{ContainerPort: 80}}}},
 		},
-	})
+	}
 }
 
-// Run runs the scenario with one side, and returns what there is after each stage: the
+func put(s *apitest.Server, name string) {
+	pod := newPod(name)
+	pod.UID = types.UID("uid-" + name)
+	s.Put(pod)
+}
+
+// processes prepares the back end of p, and n processes that find it from within this process.
+func (p *Port) processes(t *testing.T, n int) (all []Process) {
+	url := "http://backend.invalid"
+	if p.Socket {
+		server := httptest.NewUnstartedServer(p.Cloud)
+		// A connection that stays open would hold up virtual time.
+		server.Config.SetKeepAlivesEnabled(false)
+		server.Start()
+		t.Cleanup(server.Close)
+		url = server.URL
+	} else {
+		before := http.DefaultTransport
+		http.DefaultTransport = p.Cloud
+		t.Cleanup(func() { http.DefaultTransport = before })
+	}
+	for name, value := range p.Env(url) {
+		t.Setenv(name, value)
+	}
+	for range n {
+		process, err := p.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, process)
+	}
+	return all
+}
+
+// story runs the scenario with one side, and returns what there is after each stage: the
 // instances of the back end, and the phases of the pods in the API.
-func (p *Port) Run(t *testing.T, side string) (stages []string) {
-	processes := []Process{p.Process(t), p.Process(t), p.Process(t)}
+func (p *Port) story(t *testing.T, side string) (stages []string) {
+	processes := p.processes(t, 3)
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		begin := func(process Process) (end func()) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
-			f := start(t, side, s, process, dir)
-			go func() { done <- f(ctx) }()
+			run, err := newNode(side, s.Client(apitest.User{}), process,
+				vkadapter.NodeConfig{InternalIP: "192.0.2.1", Listener: &idle{done: make(chan struct{})}, LockDir: dir})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { done <- run(ctx) }()
 			time.Sleep(15 * time.Second)
 			return func() { cancel(); <-done }
 		}
-		note := func(stage string) { stages = append(stages, stage+": "+p.Cloud.state()+phases(s)) }
+		note := func(stage string) {
+			stages = append(stages, stage+": "+p.Cloud.state()+phases(apitest.List[*corev1.Pod](s, "default")))
+		}
 
 		end := begin(processes[0])
 		put(s, "web")
@@ -217,7 +188,7 @@ func (p *Port) Run(t *testing.T, side string) (stages []string) {
 		time.Sleep(time.Minute)
 		note("created")
 
-		back := s.Inject(apitest.Fault{Err: apitest.ErrConnRefused}) // killed: it writes nothing more
+		back := s.Inject(apitest.Fault{Err: apitest.ErrConnRefused}) // it writes nothing more
 		end()
 		back()
 		apitest.Delete[*corev1.Pod](s, "default", "gone")
@@ -225,20 +196,29 @@ func (p *Port) Run(t *testing.T, side string) (stages []string) {
 		time.Sleep(2 * time.Minute)
 		note("restarted, one deleted meanwhile")
 
-		p.Cloud.Fail(true)
+		p.Cloud.answer(fails)
 		put(s, "new")
 		time.Sleep(2 * time.Minute)
-		p.Cloud.Fail(false)
+		p.Cloud.answer(answers)
 		time.Sleep(7 * time.Minute)
 		note("after two minutes of errors")
 
-		if p.Silence {
+		if !p.Socket {
 			answer := p.Cloud.fallSilent()
 			put(s, "late")
 			time.Sleep(2 * time.Minute)
 			answer()
 			time.Sleep(7 * time.Minute)
 			note("after two minutes of silence")
+		}
+
+		if !p.NotEmpty {
+			p.Cloud.answer(empty)
+			put(s, "void")
+			time.Sleep(2 * time.Minute)
+			p.Cloud.answer(answers)
+			time.Sleep(7 * time.Minute)
+			note("after two minutes of empty answers")
 		}
 
 		back = s.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
@@ -262,41 +242,32 @@ func (p *Port) Run(t *testing.T, side string) (stages []string) {
 		time.Sleep(2 * time.Minute)
 		note("deleted")
 		end()
-		t.Logf("%d requests about pods", len(s.Requests(apitest.Match{Resource: "pods"}))+len(s.Requests(apitest.Match{Resource: "pods/status"})))
+		t.Logf("%d requests about pods, %d calls of the back end",
+			len(s.Requests(apitest.Match{Resource: "pods"}))+len(s.Requests(apitest.Match{Resource: "pods/status"})), p.Cloud.served())
 	})
 	return stages
-}
-
-// Alive is what kubewright makes of a provider that finds its instances by the names of their
-// pods, and can be silenced.
-var Alive = []string{
-	"created: 2 instances, at most 1 for a pod; gone Running, web Running",
-	"restarted, one deleted meanwhile: 1 instances, at most 1 for a pod; web Running",
-	"after two minutes of errors: 2 instances, at most 1 for a pod; new Running, web Running",
-	"after two minutes of silence: 3 instances, at most 1 for a pod; late Running, new Running, web Running",
-	"after a minute without the API server, web ended: 3 instances, at most 1 for a pod; late Running, new Running, web Succeeded",
-	"with a second process: 4 instances, at most 1 for a pod; late Running, new Running, two Running, web Succeeded",
-	"deleted: 0 instances, at most 1 for a pod; ",
 }
 
 // Compare runs the scenario with both sides. For kubewright want is what must hold; for
 // virtual-kubelet it is what was observed, which docs/compare.md shows. A line may be
 // alternatives in brackets, as in a regular expression, if the outcome depends on the run.
-func Compare(t *testing.T, newPort func(*testing.T) *Port, want map[string][]string) {
+func Compare(t *testing.T, newPort func() *Port, want map[string][]string) {
 	for _, side := range []string{Kubewright, VirtualKubelet} {
 		t.Run(side, func(t *testing.T) {
-			got := newPort(t).Run(t, side)
-			if !slices.EqualFunc(got, want[side], func(got, want string) bool { return regexp.MustCompile("^" + want + "$").MatchString(got) }) {
+			got := newPort().story(t, side)
+			if !slices.EqualFunc(got, want[side], matches) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want[side], "\n"))
 			}
 		})
 	}
 }
 
-func phases(s *apitest.Server) string {
+func matches(got, want string) bool { return regexp.MustCompile("^" + want + "$").MatchString(got) }
+
+func phases(pods []*corev1.Pod) string {
 	var all []string
-	for _, pod := range apitest.List[*corev1.Pod](s, "default") {
-		about := strings.TrimSpace(fmt.Sprintf("%s %s %s", pod.Name, pod.Status.Phase, pod.Status.Reason))
+	for _, pod := range pods {
+		about := strings.TrimSpace(fmt.Sprintf("%s %s %s", pod.Name, cmp.Or(pod.Status.Phase, corev1.PodPending), pod.Status.Reason))
 		if pod.DeletionTimestamp != nil {
 			about += " Terminating"
 		}

@@ -1,0 +1,171 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package side
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/virtual-kubelet/virtual-kubelet/node"
+	"github.com/virtual-kubelet/virtual-kubelet/node/api"
+	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/nodeapi"
+	"github.com/kubewright/kubewright/vkadapter"
+)
+
+// execute runs a command through SPDY, as API servers do, and returns its output and error.
+func execute(ctx context.Context, config *rest.Config, u *url.URL, stdin string) string {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	executor, err := remotecommand.NewSPDYExecutor(config, http.MethodPost, u)
+	if err != nil {
+		return err.Error()
+	}
+	var out, errOut bytes.Buffer
+	opts := remotecommand.StreamOptions{Stdout: &out, Stderr: &errOut}
+	if stdin != "" {
+		opts.Stdin = strings.NewReader(stdin)
+	}
+	if err := executor.StreamWithContext(ctx, opts); err != nil {
+		return out.String() + errOut.String() + "error: " + err.Error()
+	}
+	return out.String() + errOut.String()
+}
+
+// A Question is a request to the HTTP server of a node, and the answers of both sides.
+type Question struct {
+	// Path is that of a GET, or, if it begins with /exec, of an exec with Stdin.
+	Path, Stdin string
+	Kubewright  string
+	// VirtualKubelet is the answer of virtual-kubelet if it is another one.
+	VirtualKubelet string
+}
+
+// Answers sends the questions to the HTTPS server of a node of vkadapter, and to the handler
+// of virtual-kubelet's package node/api on the same provider. There is a pod web.
+func Answers(t *testing.T, port *Port, questions []Question) {
+	backend := httptest.NewServer(port.Cloud)
+	t.Cleanup(backend.Close)
+	for name, value := range port.Env(backend.URL) {
+		t.Setenv(name, value)
+	}
+	process, err := port.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := apitest.New(apitest.Options{})
+	put(s, "web")
+	ours, provider := serve(t, s, process)
+	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		return apitest.Get[*corev1.Pod](s, "default", "web").Status.Phase == corev1.PodRunning, nil
+	})
+	if err != nil {
+		t.Fatalf("the pod does not run: %v", err)
+	}
+	theirs := httptest.NewServer(api.PodHandler(api.PodHandlerConfig{GetContainerLogs: provider.GetContainerLogs, RunInContainer: provider.RunInContainer}, false))
+	t.Cleanup(theirs.Close)
+
+	for _, q := range questions {
+		t.Run(strings.ReplaceAll(strings.TrimPrefix(q.Path, "/"), "/", " "), func(t *testing.T) {
+			if got := answer(t, ours, q); got != q.Kubewright {
+				t.Errorf("vkadapter answers %q, want %q", got, q.Kubewright)
+			}
+			want := q.VirtualKubelet
+			if want == "" {
+				want = q.Kubewright
+			}
+			if got := answer(t, theirs.URL, q); got != want {
+				t.Errorf("virtual-kubelet answers %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// An answerer is a provider with logs and exec.
+type answerer interface {
+	GetContainerLogs(ctx context.Context, namespace, pod, container string, opts api.ContainerLogOpts) (io.ReadCloser, error)
+	RunInContainer(ctx context.Context, namespace, pod, container string, cmd []string, attach api.AttachIO) error
+}
+
+// serve runs a node of vkadapter until the test ends. It returns the URL of its server.
+func serve(t *testing.T, s *apitest.Server, process Process) (server string, provider answerer) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server = "https://" + listener.Addr().String() // Run closes the listener
+	run, err := newNode(Kubewright, s.Client(apitest.User{}), func(pc nodeutil.ProviderConfig) node.PodLifecycleHandler {
+		p := process(pc)
+		provider = p.(answerer)
+		return p
+	}, vkadapter.NodeConfig{
+		InternalIP: "127.0.0.1", Listener: listener, LockDir: t.TempDir(),
+		Server: func(cfg *nodeapi.Config) {
+			cfg.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+				return &authenticator.Response{User: &user.DefaultInfo{Name: "test"}}, true, nil
+			})
+			cfg.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the node ended with %v", err)
+		}
+	})
+	return server, provider
+}
+
+func answer(t *testing.T, server string, q Question) string {
+	if strings.HasPrefix(q.Path, "/exec/") {
+		u, err := url.Parse(server + q.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		query := u.Query()
+		query.Set("output", "1")
+		query.Set("error", "1")
+		if q.Stdin != "" {
+			query.Set("input", "1")
+		}
+		u.RawQuery = query.Encode()
+		return execute(t.Context(), &rest.Config{Host: server, TLSClientConfig: rest.TLSClientConfig{Insecure: strings.HasPrefix(server, "https")}}, u, q.Stdin)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	resp, err := client.Get(server + q.Path)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d %s", resp.StatusCode, body)
+}
