@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/podsync/podenv"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
@@ -210,7 +211,7 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 	}
 	cfg, err := r.containerConfig(ctx, &spec, image)
 	if err != nil {
-		return &podruntime.StartError{Reason: "CreateContainerConfigError", Err: err}
+		return &podruntime.StartError{Reason: podenv.ReasonConfigError, Err: err}
 	}
 	created, err := r.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: spec.Sandbox.ID, Config: cfg, SandboxConfig: r.sandboxConfig(spec.Pod, spec.Hostname),

@@ -26,6 +26,7 @@ import (
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/internal/rmtree"
+	"github.com/kubewright/kubewright/podsync/podenv"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
@@ -240,11 +241,11 @@ func (r *Runtime) fork(ctx context.Context, spec podruntime.ContainerSpec) (*run
 	}
 	cpus, err := r.cpus(ctx, spec.Pod, spec.Container)
 	if err != nil {
-		return nil, &podruntime.StartError{Reason: "CreateContainerConfigError", Err: err}
+		return nil, &podruntime.StartError{Reason: podenv.ReasonConfigError, Err: err}
 	}
 	root := filepath.Join(spec.Dir, "root")
 	if err := link(root, spec.Mounts); err != nil {
-		return nil, &podruntime.StartError{Reason: "CreateContainerConfigError", Err: err}
+		return nil, &podruntime.StartError{Reason: podenv.ReasonConfigError, Err: err}
 	}
 	work := workingDir(root, spec.Container.WorkingDir)
 	env := environ(spec.Environment.Strings(), spec.Hostname, root)
