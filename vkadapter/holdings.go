@@ -366,13 +366,13 @@ func (h *holdings) unborn(ref podsync.Ref) bool {
 func (p *holding) holds() bool { return !p.gone && (p.status != nil || p.shown != nil) }
 
 // doubts reports whether a failure of GetPod is not yet to be taken for "not found", although
-// GetPods succeeds without the pod: it may run, and GetPods has never shown it. Such a failure
-// must last.
+// GetPods succeeds without the pod: it may run, or its job may wait for DeletePod, and GetPods
+// has never shown it. Such a failure must last.
 func (h *holdings) doubts(ref podsync.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
-	if p.listed || p.ending || p.ended() || !p.holds() && !p.started {
+	if p.listed || p.ending || p.gone || !p.holds() && !p.started {
 		return false
 	}
 	if p.failing.IsZero() {

@@ -126,7 +126,7 @@ type habits struct {
 	keepsEnded     bool          // a deleted job stays, failed, until another one takes its name: kip
 	reportsInCall  bool          // reports in CreatePod and DeletePod, under its lock: supernetes
 	createTimesOut bool          // the first CreatePod of a pod fails after it has submitted the job: k3k
-	blips          bool          // each seventh GetPod fails
+	blips          bool          // each seventh GetPod of a pod fails
 	createErr      func(pod *corev1.Pod) error
 }
 
@@ -140,7 +140,7 @@ type provider struct {
 	notify func(*corev1.Pod)
 	known  map[types.UID]*corev1.Pod // of listsCluster
 	loops  int
-	gets   int
+	gets   map[string]int     // calls of GetPod by key
 	getErr error              // of GetPod
 	extra  []*corev1.Pod      // in GetPods
 	last   *corev1.Pod        // that UpdatePod got
@@ -510,8 +510,14 @@ func (p *provider) GetPod(_ context.Context, namespace, name string) (*corev1.Po
 	if p.getErr != nil {
 		return nil, p.getErr
 	}
-	if p.gets++; p.blips && p.gets%7 == 0 {
-		return nil, errAway
+	if p.blips {
+		if p.gets == nil {
+			p.gets = map[string]int{}
+		}
+		k := key(namespace, name)
+		if p.gets[k]++; p.gets[k]%7 == 0 {
+			return nil, errAway
+		}
 	}
 	if p.foreign && name == elsewhere {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}, nil
