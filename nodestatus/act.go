@@ -32,7 +32,7 @@ func (c *Controller) act(ctx context.Context, name string) {
 		return
 	}
 	for range maxRequests {
-		c.askGate(ctx, n)
+		c.gate.ask(ctx, n)
 		r := n.next()
 		if r.do == status.Nothing {
 			break

@@ -35,6 +35,7 @@ type Controller struct {
 	queue     *callqueue.Queue // of requests, which a round must not wait for
 	functions functions
 	requests  sender
+	gate      gateAsker
 	report    reporter
 	once      lifecycle.Once
 	progress  *lifecycle.Progress
@@ -67,6 +68,7 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c.functions = functions{template: cfg.Template, setters: cfg.Setters, checks: cfg.HealthChecks, wake: c.trigger}
 	c.report = reporter{cfg: &c.cfg, seed: c.rules.Seed, ready: lifecycle.NewReady(cfg.Name)}
+	c.gate = gateAsker{cfg.Gate, &c.report}
 	c.queue = callqueue.New(cfg.Workers, c.act)
 	c.clock.bug = c.impossible
 	// Rounds that did not come round for so long mean that something is stuck.

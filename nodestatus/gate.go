@@ -14,16 +14,22 @@ import (
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
-// askGate asks Config.Gate about a node, and reports whether it is closed.
-func (c *Controller) askGate(ctx context.Context, n *node) (closed bool) {
-	if c.cfg.Gate == nil {
+// A gateAsker asks Config.Gate.
+type gateAsker struct {
+	allows GateFunc // nil: always open
+	report *reporter
+}
+
+// ask asks the gate about a node, and reports whether it is closed.
+func (g gateAsker) ask(ctx context.Context, n *node) (closed bool) {
+	if g.allows == nil {
 		return false
 	}
-	err := callback.Contain("Gate", func() error { return c.cfg.Gate(ctx, n.name) })
+	err := callback.Contain("Gate", func() error { return g.allows(ctx, n.name) })
 	if _, panicked := errors.AsType[*callback.PanicError](err); panicked {
-		c.report.fail(ctx, n, asking, fmt.Errorf("nodestatus: gate of node %q: %w", n.name, err), "Failed to ask the gate of the Node")
+		g.report.fail(ctx, n, asking, fmt.Errorf("nodestatus: gate of node %q: %w", n.name, err), "Failed to ask the gate of the Node")
 	} else {
-		c.report.ok(ctx, n, asking)
+		g.report.ok(ctx, n, asking)
 	}
 	switch turned := n.apply(status.GateAnswered{Closed: err != nil}).Gate; {
 	case turned && err != nil:

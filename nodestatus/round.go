@@ -82,7 +82,7 @@ func (c *Controller) finishRound(ctx context.Context, n *node, slept bool) {
 	var starting bool
 	n.read(func(s *status.State) { starting = s.Starting(n.clock.now()) })
 	c.report.functions(ctx, n, failures, starting)
-	c.askGate(ctx, n)
+	c.gate.ask(ctx, n)
 	news := n.apply(ended)
 	c.report.leftOut(ctx, n, news.LeftOut)
 	c.report.news(ctx, n, news)
