@@ -39,7 +39,10 @@ func (l *ledger) hand(values map[string]string) {
 func (l *ledger) take(values map[string]string, adopted bool) {
 	for key, value := range values {
 		if given := l.given[key]; !slices.Contains(given, value) && !(adopted && len(given) > 0) {
-			l.values = merged(l.values, map[string]string{key: value})
+			if l.values == nil {
+				l.values = make(map[string]string)
+			}
+			l.values[key] = value
 		}
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	corev1listers "k8s.io/client-go/listers/core/v1"
+
+	"github.com/kubewright/kubewright/podsync"
 )
 
 // The listers of a nodeutil.ProviderConfig. Pods are those that podsync knows. ConfigMaps,
@@ -65,6 +67,12 @@ type podNamespaceLister struct{ podLister }
 // Get returns the pod of a name. Of two, one of which is being stopped, it is the newer one,
 // as in an informer.
 func (l podNamespaceLister) Get(name string) (*corev1.Pod, error) {
+	if err := l.n.awaitPods(); err != nil {
+		return nil, err
+	}
+	if info, ok := l.n.pods.Get(podsync.Ref{Namespace: l.namespace, Name: name}); ok && info.Pod != nil {
+		return withLabels(info.Pod), nil // the only one, and the list copies all pods
+	}
 	pods, err := l.list(name, labels.Everything())
 	switch {
 	case err != nil:
