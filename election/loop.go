@@ -114,7 +114,7 @@ func (l *loop) step() time.Duration {
 		a := l.core.Next(now)
 		wake = a.Wake
 		if l.lease.take(a) {
-			l.apply(machine.Sent[*coordinationv1.Lease]{Action: a})
+			l.apply(machine.Sent{Action: a})
 		}
 	}
 	if !l.keeper.ended() {

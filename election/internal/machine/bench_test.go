@@ -48,7 +48,7 @@ func (m benched) step(at Instant) Step {
 	m.Apply(at, Tick{})
 	s := m.Next(at)
 	if s.Op != "" {
-		m.Apply(at, Sent[*coordinationv1.Lease]{s})
+		m.Apply(at, Sent{s})
 	}
 	return s
 }

@@ -242,7 +242,7 @@ func (m *Machine) Apply(now Instant, e Event) []Effect {
 	switch e := e.(type) {
 	case Tick:
 		m.tick(now)
-	case Sent[*coordinationv1.Lease]:
+	case Sent:
 		m.sent(now.Mono, e.Action)
 	case Answered[*coordinationv1.Lease]:
 		m.answered(now, e)

@@ -91,7 +91,7 @@ func (b *bench) next() Step {
 	b.apply(b.now, Tick{})
 	s := b.Next(b.instant())
 	if s.Op != "" {
-		b.apply(b.now, Sent[*coordinationv1.Lease]{s})
+		b.apply(b.now, Sent{s})
 	}
 	return s
 }

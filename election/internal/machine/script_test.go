@@ -109,11 +109,23 @@ type player struct {
 	*bench
 	step Step // the request under way
 
-	lease   *coordinationv1.Lease // nil if it does not exist
-	version int
-	objects int
-	backup  *coordinationv1.Lease
-	last    string // the state that was described last
+	versions
+	lease  *coordinationv1.Lease // nil if it does not exist
+	backup *coordinationv1.Lease
+	last   string // the state that was described last
+}
+
+// versions counts the versions and objects of an API server.
+type versions struct{ version, made int }
+
+// stamp makes o the newest version of its object, or a new one if it has no UID.
+func (v *versions) stamp(o metav1.Object) {
+	v.version++
+	o.SetResourceVersion(strconv.Itoa(v.version))
+	if o.GetUID() == "" {
+		v.made++
+		o.SetUID(types.UID("u" + strconv.Itoa(v.made)))
+	}
 }
 
 func newPlayer(t *testing.T, words []string) *player {
@@ -126,18 +138,13 @@ func newPlayer(t *testing.T, words []string) *player {
 			b.self.Priority = int32(n)
 		}
 	}
-	return &player{bench: b, version: 100}
+	return &player{bench: b, versions: versions{version: 100}}
 }
 
 // store stores a Lease.
 func (p *player) store(l *coordinationv1.Lease) {
-	p.version++
 	p.lease = l.DeepCopy()
-	p.lease.ResourceVersion = strconv.Itoa(p.version)
-	if p.lease.UID == "" {
-		p.objects++
-		p.lease.UID = types.UID("u" + strconv.Itoa(p.objects))
-	}
+	p.stamp(p.lease)
 }
 
 // serve carries out the request under way.

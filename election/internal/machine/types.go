@@ -117,9 +117,9 @@ type (
 	// Tick says only what time it is. It precedes each decision.
 	Tick struct{}
 
-	// Sent says that the request of an Action was sent.
-	Sent[T any] struct {
-		Action Action[T] // as Next returned it
+	// Sent says that a request about the Lease was sent.
+	Sent struct {
+		Action Step // as Next returned it
 	}
 	// Answered is the answer to a request.
 	Answered[T any] struct {
@@ -173,7 +173,7 @@ type (
 )
 
 func (Tick) isEvent()         {}
-func (Sent[T]) isEvent()      {}
+func (Sent) isEvent()         {}
 func (Answered[T]) isEvent()  {}
 func (Seen[T]) isEvent()      {}
 func (WatchBegan) isEvent()   {}

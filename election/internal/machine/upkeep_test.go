@@ -12,7 +12,6 @@ import (
 
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
@@ -44,14 +43,14 @@ type keeperPlayer struct {
 	wish Candidacy
 	step Action[*coordinationv1beta1.LeaseCandidate] // the request under way
 
+	versions
 	stored, backup *coordinationv1beta1.LeaseCandidate // nil if it does not exist
-	version, made  int
 	webhook        bool
 	last           string // the state that was described last
 }
 
 func newKeeperPlayer(t *testing.T) *keeperPlayer {
-	return &keeperPlayer{Upkeep: NewUpkeep(testRules()), t: t, version: 100}
+	return &keeperPlayer{Upkeep: NewUpkeep(testRules()), t: t, versions: versions{version: 100}}
 }
 
 func (p *keeperPlayer) instant() Instant {
@@ -74,13 +73,8 @@ func (p *keeperPlayer) next() Action[*coordinationv1beta1.LeaseCandidate] {
 
 // store stores an object.
 func (p *keeperPlayer) store(o *coordinationv1beta1.LeaseCandidate) {
-	p.version++
 	p.stored = o.DeepCopy()
-	p.stored.ResourceVersion = strconv.Itoa(p.version)
-	if p.stored.UID == "" {
-		p.made++
-		p.stored.UID = types.UID("u" + strconv.Itoa(p.made))
-	}
+	p.stamp(p.stored)
 }
 
 // serve carries out the request under way.
