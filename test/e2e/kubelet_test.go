@@ -326,16 +326,22 @@ func readyPods(pods []*corev1.Pod, app string) (n int) {
 	return n
 }
 
+// awaitSucceeded waits until all pods of an app have succeeded, and are n or more: the Job
+// controller creates one more if the API server dies before it answers a create.
 func (r *kubeletRig) awaitSucceeded(app string, n int) {
 	r.Helper()
 	r.await(fmt.Sprintf("%d pods of %s to succeed", n, app), func(pods []*corev1.Pod) bool {
 		succeeded := 0
 		for _, p := range pods {
-			if p.Labels["app"] == app && p.Status.Phase == corev1.PodSucceeded {
-				succeeded++
+			if p.Labels["app"] != app || p.DeletionTimestamp != nil {
+				continue
 			}
+			if p.Status.Phase != corev1.PodSucceeded {
+				return false
+			}
+			succeeded++
 		}
-		return succeeded == n
+		return succeeded >= n
 	})
 }
 
