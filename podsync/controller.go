@@ -88,7 +88,7 @@ func New(cfg Config) (*Controller, error) {
 		exclusive: cfg.Policy.ExclusiveBackend, massHold: cfg.Policy.MassHold,
 	}
 	c.loop = &loop{
-		pods: c.pods, observer: c.observer, progress: lifecycle.NewProgress(cfg.Name, stuckAfter), timeout: cfg.ShutdownTimeout,
+		pods: c.pods, observer: c.observer, reports: c.reports, progress: lifecycle.NewProgress(cfg.Name, stuckAfter), timeout: cfg.ShutdownTimeout,
 		caller: &caller{
 			pods: c.pods, gates: c.gates, observer: c.observer, records: c.records, provider: cfg.Provider, caps: c.caps, prints: prints,
 			handler: cfg.ErrorHandler, limit: cfg.MaxCalls,

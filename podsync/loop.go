@@ -23,6 +23,7 @@ type loop struct {
 	caller   *caller
 	writer   *writer
 	observer *observer
+	reports  *reports
 	progress *lifecycle.Progress
 	timeout  time.Duration // Config.ShutdownTimeout
 }
@@ -182,6 +183,7 @@ func (l *loop) lingers(t *entry) bool {
 // forget drops a pod.
 func (l *loop) forget(ctx context.Context, t *entry) {
 	l.pods.remove(t)
+	l.reports.keep(t)
 	l.caller.errors.Retire(&t.callErrs)
 	l.writer.errors.Retire(&t.apiErrs)
 	ref, stage := t.ref, Stage(t.stage)

@@ -453,6 +453,35 @@ func TestAReportDuringAListIsNotLost(t *testing.T) {
 	})
 }
 
+// An instance may end, and the provider may forget it, before its pod is seen. It must not start
+// again.
+func TestTheExitCodeOfAForgottenOrphanIsKept(t *testing.T) {
+	for name, end := range map[string]func(b *podsynctest.Backend, uid types.UID, code int32) bool{
+		"exits": (*podsynctest.Backend).Exit, "stops": (*podsynctest.Backend).Finish,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				w.wrap = simple
+				w.cfg.Relist = 10 * time.Second
+				w.run()
+				fresh := w.server.LagWatches(watches, time.Hour)
+				pod := w.bind(newPod("job", restart(corev1.RestartPolicyNever)))
+				w.backend.Plant(pod)
+				end(w.backend, pod.UID, 0)
+				pass(12 * time.Second) // a List shows it
+				w.backend.Lose(pod.UID)
+				pass(12 * time.Second) // and the next one does not
+				fresh()
+				pass(time.Minute)
+				w.expectPhase("job", corev1.PodSucceeded)
+				if n := w.callsOf(podsync.OpStart); n != 0 {
+					t.Errorf("%d calls of Start", n)
+				}
+			})
+		})
+	}
+}
+
 // A report without a UID says nothing of a pod that is new.
 func TestANewPodDoesNotTakeTheReportOfAnEarlierOne(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {

@@ -125,6 +125,17 @@ func (r *reports) join(t *entry, at core.Moment) {
 	}
 }
 
+// keep keeps the last report of an instance that the provider has forgotten before its pod was
+// seen: nothing else remembers its exit codes. The lock of the table must be held.
+func (r *reports) keep(t *entry) {
+	last := t.Unclaimed()
+	if last == nil || len(r.early) >= maxEarly {
+		return
+	}
+	st := State{Ref: t.ref, Stopped: last.Stopped, Status: last.Status, Annotations: last.Annotations, Delete: last.Delete}
+	r.early[keyOf(t.ref)] = early{state: st, fp: r.prints.of(&st), seq: r.pods.tick(), at: r.pods.now()}
+}
+
 // expire drops the reports of pods that did not appear in time. The lock of the table must
 // be held.
 func (r *reports) expire(now instant) {

@@ -5,6 +5,7 @@ package pod
 
 import (
 	"errors"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -286,6 +287,22 @@ func (t *State) Supersedable() bool {
 // LastReport returns the last report of the provider, or the status that the API has stored
 // of it; nil if there is none. It must not be changed.
 func (t *State) LastReport() *corev1.PodStatus { return t.report() }
+
+// Unclaimed returns the last report of an instance that the provider has forgotten before its
+// pod was seen, if it has exit codes; nil if there is none. It must not be changed.
+func (t *State) Unclaimed() *Report {
+	if !t.Orphan() || !t.Stopped() || t.provider.status == nil {
+		return nil
+	}
+	ended := func(c corev1.ContainerStatus) bool { return c.State.Terminated != nil }
+	if !slices.ContainsFunc(t.provider.status.ContainerStatuses, ended) {
+		return nil
+	}
+	return &Report{
+		Stopped: t.end.reason != StopLost, Status: *t.provider.status,
+		Annotations: t.provider.annotations, Delete: t.provider.deletes,
+	}
+}
 
 // LastStatus returns the status that the next report is compared with: the last report, or
 // else the stored status; nil if there is neither. It must not be changed.

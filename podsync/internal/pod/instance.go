@@ -68,6 +68,9 @@ func (t *State) absent(at Moment, seq uint64, sure bool) (lost bool) {
 	}
 	if t.Stopped() || t.Orphan() {
 		// The provider has forgotten the pod on its own.
+		if t.Orphan() {
+			t.beginTermination(now, StopLost, nil, MinGrace) // unless it had stopped
+		}
 		t.markStopped(now)
 		t.becomeForgotten()
 		return false
