@@ -212,7 +212,8 @@ type Policy struct {
 	// negative, the instances are never stopped and the pods never lost. Default:
 	// DefaultMassHold.
 	MassHold time.Duration
-	// UpdateMetadata calls Update also after a change of labels or annotations.
+	// UpdateMetadata calls Update also after a change of labels or annotations. What
+	// changed while no process ran, or while the gate was closed, is not known.
 	// Default: only after a change of the spec.
 	UpdateMetadata bool
 	// TrustPhase takes the phase from State.Status.Phase if the provider sets it. It is

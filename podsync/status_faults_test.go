@@ -349,20 +349,25 @@ func TestMirrorPodsAreLeftAlone(t *testing.T) {
 }
 
 func TestLabelsAreHandedToUpdateIfWanted(t *testing.T) {
-	for _, wanted := range []bool{false, true} {
+	for _, tc := range []struct{ wanted, adopted bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		bubble(t, podsynctest.Options{}, func(w *world) {
-			w.cfg.Policy.UpdateMetadata = wanted
+			w.cfg.Policy.UpdateMetadata = tc.wanted
 			w.run()
 			w.bind(newPod("a"))
 			pass(time.Minute)
+			if tc.adopted {
+				w.crash()
+				w.run()
+				pass(time.Minute)
+			}
 			apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
 			pass(time.Hour)
 			want := 0
-			if wanted {
+			if tc.wanted {
 				want = 1
 			}
 			if n := w.callsOf(podsync.OpUpdate); n != want {
-				t.Errorf("%d calls of Update, want %d", n, want)
+				t.Errorf("%+v: %d calls of Update, want %d", tc, n, want)
 			}
 		})
 	}

@@ -164,6 +164,9 @@ func (t *State) classify(at Moment) (lost bool) {
 				t.provider.generation = t.Pod().Status.ObservedGeneration
 			}
 			t.limitAccepted()
+			if t.rules.UpdateMetadata && t.provider.acceptedPod == nil && t.Pod().Generation > 0 {
+				t.provider.acceptedPod = t.Pod() // what changed before is not known
+			}
 			if t.end == nil && t.ended() {
 				t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
 			}
