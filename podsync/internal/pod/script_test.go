@@ -17,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/podsync/podstatus"
@@ -123,11 +124,14 @@ func (w *script) apply(event Event) string {
 		"+lost": news.Lost, "+relist": news.Relist, "+stale": news.Stale, "+abort": news.Abort, "+back": news.Back, "+expired": after.Expired,
 		"+unapplied": after.Unapplied, "+forgettable": w.state.Forgettable(), "+illegal": err != nil, "+" + news.Dropped: news.Dropped != "",
 		"+mayBeLost": w.state.MayBeLost(), "+superfluous": news.Superfluous, "+firstStop": news.FirstStop, "+fresh": news.Fresh, "+changed": news.Changed,
-		"+unpinned": news.Call != nil && !news.Call.Pinned && news.Call.Op == Patch,
+		"+canceled": news.Canceled, "+unpinned": news.Call != nil && !news.Call.Pinned && news.Call.Op == Patch,
 	} {
 		if said {
 			parts = append(parts, what)
 		}
+	}
+	if after.Wake != Never {
+		parts = append(parts, fmt.Sprint("+passed:", after.Wake))
 	}
 	slices.Sort(parts[3:])
 	return strings.Join(parts, " ")
@@ -175,21 +179,30 @@ func (w *script) show() string {
 	if status.Reason != "" {
 		parts = append(parts, status.Reason)
 	}
-	for _, c := range status.ContainerStatuses {
+	if status.Message != "" {
+		parts = append(parts, fmt.Sprintf("%q", status.Message))
+	}
+	for _, c := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
 		switch {
 		case c.State.Running != nil:
 			parts = append(parts, c.Name+":running")
 		case c.State.Terminated != nil:
 			parts = append(parts, fmt.Sprintf("%s:exit=%d", c.Name, c.State.Terminated.ExitCode))
+		case c.State.Waiting != nil && c.State.Waiting.Reason != "":
+			parts = append(parts, c.Name+":"+c.State.Waiting.Reason)
 		default:
 			parts = append(parts, c.Name+":waiting")
 		}
 	}
 	for _, c := range status.Conditions {
-		if c.Type == corev1.PodReady {
+		switch c.Type {
+		case corev1.PodReady:
 			parts = append(parts, "ready:"+string(c.Status))
+		case corev1.PodResizePending, "Own":
+			parts = append(parts, fmt.Sprint(c.Type, ":", c.Status))
 		}
 	}
+	parts = append(parts, fmt.Sprint("generation:", status.ObservedGeneration))
 	for _, key := range slices.Sorted(maps.Keys(w.server.Annotations)) {
 		parts = append(parts, key+"="+w.server.Annotations[key])
 	}
@@ -216,6 +229,10 @@ func (w *script) edit(words []string) string {
 			pod.Finalizers = []string{"f"}
 		case "restart":
 			pod.Spec.RestartPolicy = corev1.RestartPolicy(value)
+		case "init":
+			pod.Spec.InitContainers = []corev1.Container{{Name: "i"}}
+		case "cpu":
+			pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(value)}
 		case "grace":
 			pod.Spec.TerminationGracePeriodSeconds = &n
 		case "deadline":
@@ -250,6 +267,12 @@ func (w *script) report(words []string) *Report {
 			st.Status = runs().Status
 		case "unready":
 			st.Status = unready().Status
+		case "own": // a condition of the provider's own
+			st.Status.Conditions = []corev1.PodCondition{{Type: "Own", Status: corev1.ConditionStatus(value)}}
+		case "init": // of the init container
+			st.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: int32(n)}}}}
+		case "phase":
+			st.Status.Phase = corev1.PodPhase(value)
 		case "details":
 			st.Status = detailed().Status
 		case "waits":
@@ -373,6 +396,10 @@ func (w *script) setRules(words []string) string {
 	for _, word := range words {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
+		case "metadata":
+			w.rules.UpdateMetadata = true
+		case "trusts":
+			w.rules.TrustPhase = true
 		case "simple":
 			w.rules.Updates, w.rules.Releases = false, false
 		case "admits":

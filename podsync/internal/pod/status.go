@@ -31,6 +31,10 @@ func (t *State) update(wall time.Time) podstatus.Update {
 		Stopped: t.Stopped(), KeepPhase: t.rules.TrustPhase, Generation: t.provider.generation,
 		Withdrawn: slices.Clone(t.provider.withdrawn), Now: wall,
 	}
+	pends := func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizePending }
+	if t.running() && t.provider.generation >= t.Pod().Generation && slices.ContainsFunc(t.Pod().Status.Conditions, pends) {
+		u.Withdrawn = append(u.Withdrawn, corev1.PodResizePending) // unless the provider reports it
+	}
 	if report := t.report(); report != nil {
 		u.Observed = *report
 		if t.provider.mirror != nil {

@@ -266,11 +266,13 @@ func TestWhichListsAreIgnored(t *testing.T) {
 		if tc.known {
 			s.provider.sight = listed
 		}
-		if got := s.ignores(tc.seq, tc.fromList, "n"); got != tc.want || s.provider.nodeName != "n" {
-			t.Errorf("%s: %v, node %q", name, got, s.provider.nodeName)
+		ev := Reported{Seq: tc.seq, FromList: tc.fromList, Report: runs(), FP: 1, NodeName: "n"}
+		if _, err := s.Apply(moment(tick), ev); err != nil || s.Held() == tc.want || s.provider.nodeName != "n" {
+			t.Errorf("%s: held: %v, node %q, %v", name, s.Held(), s.provider.nodeName, err)
 		}
-		if s.ignores(tc.seq, tc.fromList, ""); s.provider.nodeName != "n" {
-			t.Errorf("%s: the node is lost", name)
+		ev.NodeName = ""
+		if _, err := s.Apply(moment(tick), ev); err != nil || s.provider.nodeName != "n" {
+			t.Errorf("%s: the node is lost, %v", name, err)
 		}
 	}
 }
@@ -513,5 +515,132 @@ func TestHeldUp(t *testing.T) {
 	}
 	if fresh().heldUp() || fresh().says(runs()).heldUp() {
 		t.Error("held up by nothing")
+	}
+}
+
+// What the driver asks.
+func TestWhichPodsAreAdmitted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		scene *scene
+		want  bool
+	}{
+		"it runs":         {runningPod().with(func(s *scene) { s.provider.admitted = true }), true},
+		"it waits":        {fresh(), false},
+		"it has stopped":  {runningPod().with(func(s *scene) { s.provider.admitted = true }).says(exited(0, true)), false},
+		"it was not seen": {orphanPod(runs()).with(func(s *scene) { s.provider.admitted = true }), false},
+	} {
+		if got := tc.scene.Admitted(); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestTheLastStatus(t *testing.T) {
+	if s := newScene(testPod(ran)); s.LastReport() != nil || s.LastStatus() == nil || len(s.LastStatus().ContainerStatuses) != 1 {
+		t.Errorf("the stored status counts before the first report: %+v", s.LastStatus())
+	}
+	if s := runningPod().says(exited(3, false)); s.LastStatus() != s.LastReport() || s.LastStatus() == nil {
+		t.Error("a report counts")
+	}
+	state := NewOrphan(testRules(), tick, 1, Saved{})
+	if s := (&scene{State: &state}); s.LastStatus() != nil {
+		t.Error("nothing is known of an orphan")
+	}
+	if s := orphanPod(runs()); s.LastStatus() == nil {
+		t.Error("an orphan has a report")
+	}
+}
+
+// The exit codes of an instance that the provider has forgotten before its pod was seen.
+func TestWhatIsUnclaimed(t *testing.T) {
+	forget := func(s *scene) {
+		if _, err := s.Apply(moment(tick), ListEnded{Seq: 99, Open: true}); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		scene         *scene
+		want, stopped bool
+	}{
+		"has stopped":               {orphanPod(exited(3, true)).with(forget), true, true},
+		"has exited":                {orphanPod(exited(3, false)).with(forget), true, false},
+		"ran":                       {orphanPod(runs()).with(forget), false, false},
+		"has said nothing":          {orphanPod(&Report{}).with(forget), false, false},
+		"exited, and is listed":     {orphanPod(exited(3, false)), false, false},
+		"its pod is gone":           {orphanPod(exited(3, true)).with(func(s *scene) { s.stopSuspect(tick) }).with(forget), false, false},
+		"its pod was seen":          {runningPod().says(exited(3, true)).with(forget), false, false},
+		"it was the one of no name": {newScene(testPod()), false, false},
+	} {
+		got := tc.scene.Unclaimed()
+		if (got != nil) != tc.want || got != nil && (got.Stopped != tc.stopped || len(got.Status.ContainerStatuses) != 1) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func TestTheVersionOfAPod(t *testing.T) {
+	if v := runningPod().Version(); v.ResourceVersion() != "10" || v.UID() != "u" {
+		t.Errorf("%+v", v)
+	}
+	if v := orphanPod(runs()).Version(); v != (Version{}) {
+		t.Errorf("an orphan has a version: %+v", v)
+	}
+}
+
+// A pod at rest keeps only what can't be decoded again.
+func TestWhatRests(t *testing.T) {
+	compact := func(edit ...func(*corev1.Pod)) *Version {
+		c, err := Encode(testPod(edit...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return CachedCompact(&c)
+	}
+	s := runningPod()
+	s.api.pod, s.provider.status, s.provider.mirror = compact(), nil, compact(ran)
+	opened := func() (n int) {
+		for _, v := range []*Version{s.api.pod, s.provider.mirror} {
+			if v != nil && v.pod != nil {
+				n++
+			}
+		}
+		return n
+	}
+	s.Pod()
+	s.report()
+	if opened() != 2 {
+		t.Fatal(opened())
+	}
+	for _, lane := range []**Call{&s.call.inflight, &s.write.inflight} {
+		*lane = &Call{}
+		if s.Rest(); opened() != 2 {
+			t.Errorf("%d are open during a call", opened())
+		}
+		*lane = nil
+	}
+	if s.Rest(); opened() != 0 {
+		t.Errorf("%d are open at rest", opened())
+	}
+	s.provider.mirror = nil
+	s.Rest()
+	s.api.pod = nil
+	s.Rest() // an orphan has no pod
+}
+
+func TestTheFieldsOfACompactPod(t *testing.T) {
+	pod := testPod(func(p *corev1.Pod) {
+		p.Namespace, p.Name, p.UID, p.ResourceVersion = "namespace", "of-a-pod", "uid", "version"
+		p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
+	})
+	c, err := Encode(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := metav1.ObjectMeta{Namespace: "namespace", Name: "of-a-pod", UID: "uid", ResourceVersion: "version"}
+	if got := c.Meta(); !equality.Semantic.DeepEqual(*got, want) {
+		t.Errorf("%+v", got)
+	}
+	if got := c.Pod(); len(got.ManagedFields) != 0 || got.Name != "of-a-pod" || len(pod.ManagedFields) != 1 {
+		t.Errorf("managed fields are kept: %+v", got.ManagedFields)
 	}
 }
