@@ -63,9 +63,7 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 	case Reported:
 		news = t.reported(at, ev)
 	case *Repeated:
-		if t.ignores(ev.Seq, ev.FromList, ev.NodeName) {
-			break
-		}
+		t.startedFor(ev.NodeName)
 		t.provider.seenSeq = max(t.provider.seenSeq, ev.Seq)
 		t.shown(ev.FromList)
 	case Joined:
@@ -166,13 +164,11 @@ func (t *State) seen(now Instant, v *Version) (news News) {
 	return news
 }
 
-// ignores records the node of an instance. It reports whether what a List says is from before
-// the gate opened.
-func (t *State) ignores(seq uint64, fromList bool, nodeName string) bool {
+// startedFor records the node that the instance was started for; "" if it was not said.
+func (t *State) startedFor(nodeName string) {
 	if nodeName != "" {
 		t.provider.nodeName = nodeName
 	}
-	return fromList && t.rules.Gated && !t.Known() && seq < t.provider.born
 }
 
 // shown records that the provider holds the pod.
@@ -186,8 +182,9 @@ func (t *State) shown(fromList bool) {
 
 // reported applies a report.
 func (t *State) reported(at Moment, ev Reported) (news News) {
-	if t.ignores(ev.Seq, ev.FromList, ev.NodeName) {
-		return news
+	t.startedFor(ev.NodeName)
+	if ev.FromList && t.rules.Gated && !t.Known() && ev.Seq < t.provider.born {
+		return news // it is from before the gate opened
 	}
 	news.Dropped = t.observe(at.Since, ev.Seq, ev.Report, ev.FP, ev.FromList)
 	if !t.Known() && ev.Joined && t.Seen() && t.Held() && !t.unsettled() {

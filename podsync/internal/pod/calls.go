@@ -13,15 +13,11 @@ func (t *State) callStarted(now Instant, seq uint64, s Action) *Call {
 	t.call.inflight = c
 	switch s.Op {
 	case Start:
-		if t.provider.instance == none {
-			t.becomeHeld()
-		}
+		t.becomeHeld()
 	case Stop:
 		c.Over, c.Reason = t.Stopped(), t.end.reason
 		t.end.stops++
-		if !c.Over {
-			t.end.passed = s.Grace // else nothing runs that the grace period is for
-		}
+		t.end.passed = s.Grace
 	}
 	return c
 }
@@ -36,9 +32,6 @@ func (t *State) callReturned(at Moment, ev Returned) (news News) {
 		// The gate was closed during the call: only a List that begins now shows its
 		// effect.
 		t.provider.born = ev.Seq
-		if t.Seen() {
-			t.look(unlisted, 0)
-		}
 		if ev.Result == Succeeded && ev.Report.Stopped && !t.rules.Releases {
 			t.keepReport(&ev.Report.Status, nil)
 		}

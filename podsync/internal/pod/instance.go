@@ -126,13 +126,9 @@ func (t *State) markLost(at Moment) (lost bool) {
 	t.provider.lost = &ended
 	t.setReport(nil)
 	t.provider.fp = 0
-	if t.provider.losses < 250 {
-		t.provider.losses++
-	}
-	if t.provider.losses > 1 {
-		// Start succeeds, and List does not show the pod.
-		t.call.retryAt = now + t.rules.Retry.Delay(int(t.provider.losses-1))
-	}
+	// Start may succeed again and again, and List not show the pod.
+	t.call.retryAt = now + t.rules.Retry.Delay(int(t.provider.losses))
+	t.provider.losses = min(t.provider.losses+1, 250)
 	if t.running() {
 		t.becomeHeld()
 	}
