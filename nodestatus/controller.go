@@ -66,7 +66,7 @@ func New(cfg Config) (*Controller, error) {
 		requests: sender{client: cfg.Client},
 		sleeps:   sleepWatch{limit: max(cfg.GracePeriod, 2*cfg.SyncInterval)},
 	}
-	c.functions = functions{template: cfg.Template, setters: cfg.Setters, checks: cfg.HealthChecks, wake: c.trigger}
+	c.functions = functions{template: cfg.Template, setters: cfg.Setters, checks: cfg.HealthChecks, fields: fieldsOf(&cfg), wake: c.trigger}
 	c.report = reporter{cfg: &c.cfg, seed: c.rules.Seed, ready: lifecycle.NewReady(cfg.Name)}
 	c.gate = gateAsker{cfg.Gate, &c.report}
 	c.queue = callqueue.New(cfg.Workers, c.act)

@@ -34,6 +34,7 @@ type functions struct {
 	template *corev1.Node // shared by all nodes: only copies of it change
 	setters  []Setter
 	checks   []HealthCheck
+	fields   []string          // each of them as Config spells it
 	running  sync.WaitGroup    // calls under way
 	wake     func(name string) // asks for a round
 }
@@ -47,7 +48,7 @@ type failure struct {
 // collect runs the setters and health checks of a node, and returns the Node as the
 // setters have made it. It takes at most twice functionTimeout.
 func (f *functions) collect(ctx context.Context, n *node) (made *corev1.Node, failures []failure) {
-	errs := make([]error, len(f.setters)+len(f.checks))
+	errs := make([]error, len(f.fields))
 	var checks sync.WaitGroup
 	for i := len(f.setters); i < len(errs); i++ {
 		checks.Go(func() { _, errs[i] = f.run(ctx, n, i, functionTimeout, nil) })
@@ -64,7 +65,7 @@ func (f *functions) collect(ctx context.Context, n *node) (made *corev1.Node, fa
 			continue
 		}
 		late := errors.Is(err, status.ErrLate) || errors.Is(err, status.ErrPending)
-		failed := failure{err: err, Failure: status.Failure{Field: f.field(i), Check: i >= len(f.setters), Late: late, Message: err.Error()}}
+		failed := failure{err: err, Failure: status.Failure{Field: f.fields[i], Check: i >= len(f.setters), Late: late, Message: err.Error()}}
 		if own, ok := errors.AsType[*NotReadyError](err); ok && failed.Check {
 			failed.Reason, failed.Message = own.Reason, own.Message
 		}
@@ -73,12 +74,15 @@ func (f *functions) collect(ctx context.Context, n *node) (made *corev1.Node, fa
 	return made, failures
 }
 
-// field returns function i as Config spells it.
-func (f *functions) field(i int) string {
-	if i < len(f.setters) {
-		return fmt.Sprintf("Setters[%d]", i)
+// fieldsOf returns the functions of a Config as it spells them.
+func fieldsOf(cfg *Config) (fields []string) {
+	for i := range cfg.Setters {
+		fields = append(fields, fmt.Sprintf("Setters[%d]", i))
 	}
-	return fmt.Sprintf("HealthChecks[%d]", i-len(f.setters))
+	for i := range cfg.HealthChecks {
+		fields = append(fields, fmt.Sprintf("HealthChecks[%d]", i))
+	}
+	return fields
 }
 
 // run calls function i and waits for it. It returns what a setter has made of a copy of
@@ -112,7 +116,7 @@ func (f *functions) run(ctx context.Context, n *node, i int, wait time.Duration,
 	begin := time.Now()
 	f.running.Go(func() {
 		defer cancel()
-		result.Err = callback.Contain(f.field(i), func() error {
+		result.Err = callback.Contain(f.fields[i], func() error {
 			if !setter {
 				return f.checks[i-len(f.setters)](callCtx, n.name)
 			}

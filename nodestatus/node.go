@@ -24,8 +24,9 @@ type node struct {
 
 	mu      sync.Mutex // guards what follows
 	state   status.State
-	ctx     context.Context // of functions: ends with Run, and when the node is removed; nil before the first round
+	ctx     context.Context // of functions: ends with Run, and when the node is removed; nil while none is under way
 	cancel  context.CancelFunc
+	ended   bool          // the node was removed
 	round   chan struct{} // closed at the end of the round that is under way; nil if there is none
 	again   bool          // a round was asked for during it
 	sleeps  uint32        // of the process, before the last round
@@ -114,6 +115,9 @@ func (n *node) life(parent context.Context) context.Context {
 	if n.ctx == nil {
 		n.ctx, n.cancel = context.WithCancel(parent)
 	}
+	if n.ended {
+		n.cancel()
+	}
 	return n.ctx
 }
 
@@ -121,7 +125,8 @@ func (n *node) life(parent context.Context) context.Context {
 func (n *node) end() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.cancel != nil {
+	n.ended = true
+	if n.ctx != nil {
 		n.cancel()
 	}
 }
@@ -154,6 +159,10 @@ func (n *node) endRound() (again bool) {
 	defer n.mu.Unlock()
 	close(n.round)
 	n.round = nil
+	if !n.state.Busy() { // a quiet node keeps no context
+		n.cancel()
+		n.ctx, n.cancel = nil, nil
+	}
 	return n.again
 }
 

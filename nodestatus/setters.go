@@ -27,7 +27,18 @@ func SetCondition(node *corev1.Node, condition corev1.NodeCondition) {
 // capacity less reserved, and never less than nothing. Resources that are in
 // reserved only are ignored. reserved may be nil.
 func Capacity(capacity, reserved corev1.ResourceList) Setter {
-	capacity, reserved = capacity.DeepCopy(), reserved.DeepCopy()
+	capacity = capacity.DeepCopy()
+	allocatable := make(corev1.ResourceList, len(capacity))
+	for name, quantity := range capacity {
+		left := quantity.DeepCopy()
+		left.Sub(reserved[name])
+		if left.Sign() < 0 {
+			left.Set(0)
+		}
+		// A quantity remembers its text: each round encodes it several times.
+		_, _ = quantity.String(), left.String()
+		capacity[name], allocatable[name] = quantity, left
+	}
 	return func(_ context.Context, node *corev1.Node) error {
 		if node.Status.Capacity == nil {
 			node.Status.Capacity = make(corev1.ResourceList)
@@ -36,13 +47,8 @@ func Capacity(capacity, reserved corev1.ResourceList) Setter {
 			node.Status.Allocatable = make(corev1.ResourceList)
 		}
 		for name, quantity := range capacity {
-			left := quantity.DeepCopy()
-			left.Sub(reserved[name])
-			if left.Sign() < 0 {
-				left.Set(0)
-			}
 			node.Status.Capacity[name] = quantity.DeepCopy()
-			node.Status.Allocatable[name] = left
+			node.Status.Allocatable[name] = allocatable[name].DeepCopy()
 		}
 		return nil
 	}

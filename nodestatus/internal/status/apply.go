@@ -234,12 +234,10 @@ func (s *State) roundEnded(now time.Duration, ev RoundEnded) (leftOut []string) 
 		failures = append([]Failure{*s.notReady}, failures...)
 	}
 	complementConditions(&node.Status, failures, s.complete())
-	canonical(node.Status.Capacity, node.Status.Allocatable)
 	for key, value := range node.Annotations {
 		node.Annotations[key] = text(value)
 	}
-	hash, _ := fingerprint(s.rules.Seed, node)
-	s.want = &want{node: node, hash: hash, round: s.rounds, clean: clean}
+	s.want = &want{node: node, hash: fingerprint(s.rules.Seed, node, corev1.NodeSpec{}), round: s.rounds, clean: clean}
 	s.rest(now)
 	return leftOut
 }
@@ -458,7 +456,7 @@ func (s *State) failed(now time.Duration, ev Failed, news *News) error {
 		return nil
 	case ev.Verdict == Gone && s.phase == Registered:
 		return s.gone(now, ev.Draw, news)
-	case ev.Verdict == Gone && sent.do == Read && s.phase == Absent:
+	case ev.Verdict == Gone && s.phase == Absent && sent.do == Read:
 		return s.become(Missing)
 	case ev.Verdict == Gone && s.phase == Deleted: // still
 		s.sight, s.trouble, s.want = settled, nil, nil
@@ -482,13 +480,11 @@ func (s *State) gone(now time.Duration, draw float64, news *News) error {
 	if !s.rules.Reregister {
 		return s.become(Deleted)
 	}
-	if err := s.become(Absent); err != nil {
-		return err
-	}
+	err := s.become(Absent)
 	// The client that deleted it may want to see it gone; a fleet's nodes do not come
 	// back as one.
 	s.notBefore = now + s.rules.Interval + time.Duration(draw/2*float64(s.rules.Interval))
-	return nil
+	return err
 }
 
 // maxRetryAfter is the longest wait that a server can ask for: as long as for one that

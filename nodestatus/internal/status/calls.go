@@ -5,6 +5,7 @@ package status
 
 import (
 	"errors"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -106,7 +107,7 @@ func (s *State) returned(ev Returned) (wake bool) {
 // keep keeps the values that a setter has set by making after of before. A setter that
 // makes the same Node again has set the same values.
 func (s *State) keep(c *call, before, after *corev1.Node) {
-	_, hash := fingerprint(s.rules.Seed, after)
+	hash := fingerprint(s.rules.Seed, after, after.Spec)
 	if c.succeeded && c.after == hash {
 		return
 	}
@@ -117,12 +118,15 @@ func (s *State) keep(c *call, before, after *corev1.Node) {
 // LastValues returns a copy of node with the values that setter i set last.
 func (s *State) LastValues(i int, node *corev1.Node) *corev1.Node {
 	node = node.DeepCopy()
-	if c := &s.calls[i]; c.succeeded {
-		last := &corev1.Node{}
-		_ = last.Unmarshal([]byte(c.values)) // keep has encoded it
-		overlay(node, last)
-	}
+	last := &corev1.Node{}
+	_ = last.Unmarshal([]byte(s.calls[i].values)) // keep has encoded it
+	overlay(node, last)
 	return node
+}
+
+// Busy reports whether a setter or health check is under way.
+func (s *State) Busy() bool {
+	return slices.ContainsFunc(s.calls, func(c call) bool { return c.phase != idle && c.phase != arrived })
 }
 
 // complete reports whether every setter has succeeded once. Before that a value that no

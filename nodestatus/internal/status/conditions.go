@@ -69,16 +69,16 @@ func complementConditions(status *corev1.NodeStatus, failures []Failure, complet
 // and only the node ever corrects them.
 func addPressures(status *corev1.NodeStatus) {
 	for _, p := range [...]struct {
-		kind corev1.NodeConditionType
-		what string
+		kind    corev1.NodeConditionType
+		message string
 	}{
-		{corev1.NodeMemoryPressure, "memory"},
-		{corev1.NodeDiskPressure, "disk"},
-		{corev1.NodePIDPressure, "PID"},
+		{corev1.NodeMemoryPressure, "nothing has reported memory pressure"},
+		{corev1.NodeDiskPressure, "nothing has reported disk pressure"},
+		{corev1.NodePIDPressure, "nothing has reported PID pressure"},
 	} {
 		if FindCondition(status.Conditions, p.kind) == nil {
 			status.Conditions = append(status.Conditions, corev1.NodeCondition{
-				Type: p.kind, Status: corev1.ConditionFalse, Reason: ReasonNoPressure, Message: "nothing has reported " + p.what + " pressure",
+				Type: p.kind, Status: corev1.ConditionFalse, Reason: ReasonNoPressure, Message: p.message,
 			})
 		}
 	}

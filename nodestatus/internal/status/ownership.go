@@ -9,7 +9,6 @@ import (
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/sets"
 )
@@ -171,17 +170,6 @@ func insertConditions(into ownership, children map[string]any) {
 		}
 		if leaves, ok := leaves.(map[string]any); ok && leaves["f:lastHeartbeatTime"] != nil {
 			into.Insert(conditionsOf + "/" + condition.Type)
-		}
-	}
-}
-
-// canonical rewrites quantities in their canonical form, as the server will
-// return them: "1000m" and "1" are equal and must not be taken for a change.
-func canonical(lists ...corev1.ResourceList) {
-	for _, list := range lists {
-		for name, quantity := range list {
-			quantity.Add(resource.Quantity{Format: quantity.Format}) // forgets the text it was parsed from
-			list[name] = quantity
 		}
 	}
 }

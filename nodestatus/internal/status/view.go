@@ -58,18 +58,12 @@ func (v *view) node() *corev1.Node {
 }
 
 // fingerprint returns the hash of what node says without the times of its
-// conditions, which must be zero: labels, annotations and status. all is the hash of
-// the spec too, which takes effect only when the Node is created. The encoding is
-// deterministic (maps are written in the order of their keys). A collision, one in
-// 2^64, would delay a change until the next report.
-func fingerprint(seed maphash.Seed, node *corev1.Node) (said, all uint64) {
-	lean := corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations}, Status: node.Status}
+// conditions, which must be zero: labels, annotations, status, and the spec, which
+// counts only for a creation. The encoding is deterministic (maps are written in the
+// order of their keys). A collision, one in 2^64, would delay a change until the next
+// report.
+func fingerprint(seed maphash.Seed, node *corev1.Node, spec corev1.NodeSpec) uint64 {
+	lean := corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations}, Spec: spec, Status: node.Status}
 	encoded, _ := lean.Marshal() // fails only if Size is wrong
-	spec, _ := node.Spec.Marshal()
-	var h maphash.Hash
-	h.SetSeed(seed)
-	_, _ = h.Write(encoded)
-	said = h.Sum64()
-	_, _ = h.Write(spec)
-	return said, h.Sum64()
+	return maphash.Bytes(seed, encoded)
 }
