@@ -145,34 +145,6 @@ func TestAFleetNeedsNoFirstNode(t *testing.T) {
 	}
 }
 
-func TestMayLabel(t *testing.T) {
-	for key, want := range map[string]bool{
-		"pool":                                     true,
-		"example.com/pool":                         true,
-		"notkubernetes.io/x":                       true,
-		"kubernetes.io/hostname":                   true,
-		"kubernetes.io/os":                         true,
-		"kubernetes.io/arch":                       true,
-		"beta.kubernetes.io/os":                    true,
-		"topology.kubernetes.io/zone":              true,
-		"failure-domain.beta.kubernetes.io/zone":   true,
-		"node.kubernetes.io/instance-type":         true,
-		"node.kubernetes.io/anything":              true,
-		"sub.kubelet.kubernetes.io/anything":       true,
-		"kubernetes.io/role":                       false,
-		"node-role.kubernetes.io/control-plane":    false,
-		"topology.kubernetes.io/rack":              false,
-		"k8s.io/x":                                 false,
-		"cloud.k8s.io/x":                           false,
-		"node-restriction.kubernetes.io/x":         false,
-		"example.node-restriction.kubernetes.io/x": false,
-	} {
-		if got := MayLabel(key); got != want {
-			t.Errorf("MayLabel(%q) = %v, want %v", key, got, want)
-		}
-	}
-}
-
 func TestNamesOfConstants(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
 		{DeletedExit.String(), "Exit"}, {DeletedReregister.String(), "Reregister"}, {DeletedIdle.String(), "Idle"}, {DeletedPolicy(9).String(), "Invalid(9)"},

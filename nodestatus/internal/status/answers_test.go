@@ -148,8 +148,9 @@ func TestASetterThatSetsNothingCompletesTheStatus(t *testing.T) {
 // An outage ends once.
 func TestAnOutageEndsOnce(t *testing.T) {
 	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "round b", "sent", "failed away", "at 30s", "round b", "sent")
-	if got := w.run([]string{"written"}); !strings.Contains(got, "+recovered") {
-		t.Errorf("after the outage: %s", got)
+	answer := w.serve(apply(t, w.server, w.body), false).DeepCopy()
+	if news, err := w.state.Apply(w.now, Answered{Node: answer}); news.Recovered != 29*time.Second || err != nil {
+		t.Errorf("after the outage: %+v, %v", news, err)
 	}
 	w.run([]string{"round", "c"})
 	w.run([]string{"sent"})
@@ -201,11 +202,155 @@ func TestAPatchHasTheVersionItIsFor(t *testing.T) {
 
 // Only a read that was asked for wants a round.
 func TestWants(t *testing.T) {
-	w := story(t, "rules setter", "at 1s", "round a", "sent", "created")
+	w := story(t, "rules setter", "asked", "at 1s", "round a")
+	if w.state.Wants() {
+		t.Error("a Node that is not known is to be read")
+	}
+	w.run([]string{"sent"})
+	w.run([]string{"created"})
 	if w.state.Wants() {
 		t.Error("a quiet node wants a round")
 	}
 	if w.run([]string{"asked"}); !w.state.Wants() {
 		t.Error("a read was asked for, and no round is wanted")
+	}
+}
+
+// A round is clean, or has a late check, by all of its failures.
+func TestARoundIsJudgedByAllOfItsFailures(t *testing.T) {
+	s := New(&Rules{Setters: 1, Checks: 2, Interval: 10 * time.Second, Seed: maphash.MakeSeed()})
+	end := func(now time.Duration, failures ...Failure) {
+		_, _ = s.Apply(now, RoundBegan{})
+		_, _ = s.Apply(now, RoundEnded{Name: node1, Node: template(), Failures: failures})
+	}
+	setter, late, failed := Failure{Late: true}, Failure{Check: true, Late: true}, Failure{Check: true}
+	end(time.Second, setter, failed)
+	if s.want.clean || s.lateRounds != 0 {
+		t.Errorf("a setter and a check that failed: %+v, %d", s.want, s.lateRounds)
+	}
+	end(2*time.Second, late, failed)
+	if !s.want.clean || s.lateRounds != 1 {
+		t.Errorf("a late check and one that failed: %+v, %d", s.want, s.lateRounds)
+	}
+	// Rounds in quick succession count as one.
+	for _, tc := range []struct {
+		at   time.Duration
+		want uint16
+	}{{7*time.Second - 1, 1}, {7 * time.Second, 2}, {8 * time.Second, 2}, {12 * time.Second, 3}} {
+		if end(tc.at, late); s.lateRounds != tc.want {
+			t.Errorf("at %v: %d late rounds, want %d", tc.at, s.lateRounds, tc.want)
+		}
+	}
+	if end(13*time.Second, failed); s.lateRounds != 0 {
+		t.Error("a round without a late check ends the run of them")
+	}
+}
+
+// A write settles a round only if nothing stands against it.
+func TestARoundIsSettledWhenTheServerHasItsStatus(t *testing.T) {
+	for line, want := range map[string]string{"server": "2 of 2", "gate closed": "1 of 2", "event": "1 of 2"} {
+		w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "edit set0=theirs")
+		if line == "event" {
+			w.state.nextDrift = time.Hour
+		}
+		w.run(strings.Fields(line))
+		w.run([]string{"round", "a"})
+		if got := w.run([]string{"agreed"}); got != want {
+			t.Errorf("%s: %s, want %s", line, got, want)
+		}
+	}
+	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "round b", "sent", "failed away", "round b")
+	if got := w.run([]string{"agreed"}); got != "1 of 3" {
+		t.Errorf("a status that was not written: %s", got)
+	}
+}
+
+// A part that is no longer ours is not removed when another client sets it.
+func TestAPartThatWasGivenUpIsAnothersLater(t *testing.T) {
+	w := story(t, "rules", "at 1s")
+	round := func(label string) string {
+		node := template()
+		if label != "" {
+			node.Labels["mine"] = label
+		}
+		w.apply(RoundBegan{})
+		return w.apply(RoundEnded{Name: node1, Node: node})
+	}
+	round("a")
+	w.run([]string{"sent"})
+	w.run([]string{"created"})
+	round("")
+	w.run([]string{"sent"})
+	w.run([]string{"written"})
+	if _, there := w.server.Labels["mine"]; there {
+		t.Fatal("the label is not removed")
+	}
+	w.run([]string{"edit", "mine=theirs"})
+	w.run([]string{"event"})
+	if got := round(""); got != "Registered Nothing" {
+		t.Errorf("another client's label: %s", got)
+	}
+}
+
+// A condition that the answer lacks, because a webhook has removed it, is no news.
+func TestAnAnswerThatLacksAConditionIsNoNews(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a", "sent")
+	answer := w.serve(w.created, true).DeepCopy()
+	answer.Status.Conditions = answer.Status.Conditions[1:]
+	news, err := w.state.Apply(w.now, Answered{Node: answer})
+	if err != nil || len(news.Conditions) != len(answer.Status.Conditions) {
+		t.Errorf("%+v, %v", news.Conditions, err)
+	}
+}
+
+// A Node that was found in a phase that knows of none is refused.
+func TestAFoundNodeThatIsNotExpectedIsRefused(t *testing.T) {
+	w := story(t, "rules setter", "install old", "at 1s", "round failed", "sent")
+	w.state.phase = Missing
+	if news, err := w.state.Apply(w.now, Answered{Node: w.server.DeepCopy()}); err == nil || news.Registered != nil {
+		t.Errorf("%+v, %v", news, err)
+	}
+}
+
+// The UID is that of the registered Node.
+func TestUID(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a", "sent")
+	if uid := w.state.UID(); uid != "" {
+		t.Errorf("of no Node: %s", uid)
+	}
+	w.run([]string{"created"})
+	if uid := w.state.UID(); uid != "u1" {
+		t.Errorf("of the Node: %s", uid)
+	}
+}
+
+// A function is under way until it has returned, whether a round waits or not.
+func TestBusy(t *testing.T) {
+	for lines, want := range map[string]bool{"": false, "reached": true, "reached gaveUp": true, "reached gaveUp began": true, "reached gaveUp returned": false, "reached returned": false} {
+		s := New(&Rules{Setters: 1, Checks: 1, Seed: maphash.MakeSeed()})
+		for _, ev := range strings.Fields(lines) {
+			_, _ = s.Apply(time.Second, map[string]Event{
+				"reached": Reached{Index: 1}, "gaveUp": GaveUp{Index: 1}, "began": RoundBegan{}, "returned": Returned{Index: 1},
+			}[ev])
+		}
+		if s.Busy() != want {
+			t.Errorf("%q: busy %v", lines, !want)
+		}
+	}
+}
+
+// A read shows what the next write is compared with.
+func TestAReadIsTheView(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "edit theirs=x", "asked", "round a", "sent", "found")
+	if got := w.state.Node().Labels["theirs"]; got != "x" {
+		t.Errorf("the label is %q", got)
+	}
+}
+
+// The entry of a whole struct names no part.
+func TestTheEntryOfAStructIsNoPart(t *testing.T) {
+	former := formerOwnership(left(managed(fieldManager, "status", `{"f:status":{".":{},"f:images":{},"f:phase":{}}}`)))
+	if !former.Equal(ownership{"images": {}}) {
+		t.Errorf("%v", former)
 	}
 }

@@ -76,6 +76,13 @@ func TestComplementConditionsPutsReadyLast(t *testing.T) {
 	}
 }
 
+// A message that is no text is cut too.
+func TestCutOfBytesThatAreNoText(t *testing.T) {
+	if got := Cut(strings.Repeat("\x80", maxMessage+1)); got != " ..." {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestStamp(t *testing.T) {
 	now := metav1.NewTime(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 	before := metav1.NewTime(now.Add(-time.Hour))

@@ -193,7 +193,7 @@ func (s *State) register(node *corev1.Node) error {
 // see takes node as the server's view unless a newer one is known, and reports
 // whether it did. It does not keep node.
 func (s *State) see(node *corev1.Node) bool {
-	if s.view != nil && s.view.uid == node.UID && !newer(node.ResourceVersion, s.view.resourceVersion) {
+	if s.view != nil && !newer(node.ResourceVersion, s.view.resourceVersion) {
 		return false
 	}
 	s.take(node)
@@ -204,7 +204,7 @@ func (s *State) see(node *corev1.Node) bool {
 // when the request was sent. If no event has changed the view since, node is newer, even
 // with an older resourceVersion: the API server was restored from a backup.
 func (s *State) seeAnswer(node *corev1.Node, held *view) {
-	if held != nil && s.view == held && node.ResourceVersion != held.resourceVersion {
+	if held != nil && s.view == held {
 		s.take(node)
 		return
 	}
@@ -213,11 +213,7 @@ func (s *State) seeAnswer(node *corev1.Node, held *view) {
 
 // take takes node as the server's view.
 func (s *State) take(node *corev1.Node) {
-	old := s.view
 	s.view = newView(node, s.rules.Seed, s.rules.KeepTaints)
-	if old != nil && old.uid == node.UID {
-		s.view.uid = old.uid // one string in memory
-	}
 }
 
 // Check returns an error that names the invariant that is broken, if one is.
