@@ -40,7 +40,7 @@ type State struct {
 	running  Ref
 	role     Role
 	began    time.Time // when it was put into effect
-	attempt  Digest    // the start that this process has recorded and not ended
+	attempt  Digest    // the last start that this process has recorded
 	soak     soak
 	diverged bool // another configuration may have to run
 
@@ -312,9 +312,6 @@ func (s *State) opened(now time.Time, ev Opened) (news News) {
 func (s *State) rejected(now time.Time, ev Rejected) News {
 	x := Rejection{Digest: ev.Ref.Digest, Build: s.rules.Build, Reason: ev.Reason, Message: Tidy(ev.Message, MaxMessage), Time: now}
 	s.rec, s.unsaved = reject(s.rec, x), true
-	if s.attempt == ev.Ref.Digest {
-		s.attempt = Digest{}
-	}
 	s.diverged = s.diverged || ev.Stops
 	s.put(s.rec, ev)
 	return News{Changed: true, Rejected: &x, Ref: ev.Ref, RolledBack: s.rec.isAssigned(ev.Ref.Digest)}

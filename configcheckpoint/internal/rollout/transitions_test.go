@@ -335,3 +335,82 @@ func TestDeathsAreThoseOfOneBuild(t *testing.T) {
 		t.Errorf("another payload: %+v", got)
 	}
 }
+
+// Repairs are counted of the assigned configuration.
+func TestAnotherAssignmentHasNoRepairs(t *testing.T) {
+	r := state("A", "", "")
+	r.Repairs = 3
+	if got := stage(r, *ref("B"), "1").Repairs; got != 0 {
+		t.Errorf("after a new one: %d", got)
+	}
+	if got := unassign(r).Repairs; got != 0 {
+		t.Errorf("after none: %d", got)
+	}
+}
+
+// The first configuration that passes its trial replaces none.
+func TestTheFirstProvenConfiguration(t *testing.T) {
+	r := state("A", "", "P")
+	if r.proven() || (Record{LKG: ref("A")}).proven() {
+		t.Error("proven before the trial, or without an assignment")
+	}
+	if next, changed := promote(r, ref("A").Digest); !changed || next.Previous == nil || next.Previous.Digest != ref("P").Digest || !next.proven() {
+		t.Errorf("%+v, %v", next, changed)
+	}
+}
+
+func TestTransient(t *testing.T) {
+	for reason, want := range map[Reason]bool{StoreFull: true, StoreReadOnly: true, StoreFailed: true, DecodeFailed: false, "": false} {
+		if got := reason.Transient(); got != want {
+			t.Errorf("%q: %v", reason, got)
+		}
+	}
+}
+
+func TestControlCharactersBecomeSpaces(t *testing.T) {
+	for _, c := range []string{"\n", "\u2028", "\u2029", "\x7f", "\xff"} {
+		if got := Tidy("a"+c+"b", 10); got != "a b" {
+			t.Errorf("%q: %q", c, got)
+		}
+	}
+}
+
+func TestADigestHasAllItsDigits(t *testing.T) {
+	text, _ := ref("A").Digest.MarshalText()
+	for _, tc := range []struct {
+		text []byte
+		ok   bool
+	}{{text, true}, {text[2:], false}, {append(text[:len(text):len(text)], '0', '0'), false}, {nil, false}} {
+		d := digestOf([]byte("before"))
+		if err := d.UnmarshalText(tc.text); (err == nil) != tc.ok || !tc.ok && d != digestOf([]byte("before")) {
+			t.Errorf("%q: %v, %v", tc.text, d, err)
+		}
+	}
+}
+
+// Without an answer of the health check a start counts as one that lasted after the soak.
+func TestAStartThatLasted(t *testing.T) {
+	s := New(Rules{Soak: 10 * time.Minute, Health: true})
+	s.runs, s.began, s.rec = true, time.Unix(0, 0), state("A", "", "").withTrial(Trial{Open: true})
+	for after, want := range map[time.Duration]Verdict{10*time.Minute - 1: Undecided, 10 * time.Minute: Lasted} {
+		if got := s.Verdict(s.began.Add(after)); got != want {
+			t.Errorf("after %v: %v, want %v", after, got, want)
+		}
+	}
+}
+
+// Before a death there is none of the configuration without a digest.
+func TestNothingHasDied(t *testing.T) {
+	if s := New(Rules{}); s.Died(Digest{}) {
+		t.Error("a process has died of nothing")
+	}
+}
+
+// A rejection of another configuration does not take back that one must be replaced.
+func TestARejectionLeavesTheReplacement(t *testing.T) {
+	s := New(Rules{Attempts: 3})
+	s.runs, s.diverged, s.rec = true, true, state("A", "B", "")
+	if _, err := s.Apply(time.Unix(0, 0), Rejected{Ref: *ref("C"), Reason: DecodeFailed}); err != nil || !s.diverged {
+		t.Errorf("%v, %v", s.diverged, err)
+	}
+}
