@@ -644,3 +644,77 @@ func TestTheFieldsOfACompactPod(t *testing.T) {
 		t.Errorf("managed fields are kept: %+v", got.ManagedFields)
 	}
 }
+
+// Without a hold, or with one that never ends, nothing is believed because of its age.
+func TestWhichHoldsEnd(t *testing.T) {
+	for _, tc := range []struct {
+		hold, age time.Duration
+		want      bool
+	}{
+		{time.Minute, time.Minute, true}, {time.Minute, time.Minute - 1, false},
+		{-1, time.Hour, false}, {0, time.Hour, false}, {1, 0, false}, {1, 1, true},
+	} {
+		s := runningPod()
+		s.r.MassHold = tc.hold
+		s.suspect.goneSince, s.provider.lostSince = tick, tick
+		if got := s.SuspectBelievable(tick+tc.age, 10, 0, 10); got != tc.want {
+			t.Errorf("%+v: a suspect: %v", tc, got)
+		}
+		if got := s.LossBelievable(tick + tc.age); got != tc.want {
+			t.Errorf("%+v: a loss: %v", tc, got)
+		}
+	}
+}
+
+// Whether the provider runs an older generation and can't update it.
+func TestWhatIsUnapplied(t *testing.T) {
+	pod := func(edit func(*scene)) bool {
+		s := runningPod(func(p *corev1.Pod) { p.Generation = 2 })
+		s.r.Updates, s.provider.saysGeneration, s.provider.generation = false, true, 1
+		edit(s)
+		return s.unapplied()
+	}
+	for name, tc := range map[string]struct {
+		edit func(*scene)
+		want bool
+	}{
+		"an older one":       {func(*scene) {}, true},
+		"the newest":         {func(s *scene) { s.provider.generation = 2 }, false},
+		"it can update":      {func(s *scene) { s.r.Updates = true }, false},
+		"it does not say so": {func(s *scene) { s.provider.saysGeneration = false }, false},
+		"it ends":            {func(s *scene) { s.now(deletedWithin(5)); s.provider.generation = 1 }, false},
+		"it does not run":    {func(s *scene) { s.becomeHeld() }, false},
+	} {
+		if got := pod(tc.edit); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// What is kept of the accepted spec of an adopted pod.
+func TestTheMetadataOfAnAdoptedPod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wanted     bool
+		generation int64
+		before     *corev1.Pod
+		want       bool
+	}{
+		"wanted":                    {true, 1, nil, true},
+		"not wanted":                {false, 1, nil, false},
+		"no generations":            {true, 0, nil, false},
+		"it is known what it runs":  {true, 1, testPod(), false},
+		"known, and not wanted":     {false, 1, testPod(), false},
+		"known, without generation": {true, 0, testPod(), false},
+	} {
+		s := newScene(testPod(ran, func(p *corev1.Pod) { p.Generation = tc.generation })).says(runs())
+		s.r.UpdateMetadata, s.provider.acceptedPod = tc.wanted, tc.before
+		s.classify(moment(tick))
+		want := tc.before
+		if tc.want {
+			want = s.Pod()
+		}
+		if s.provider.acceptedPod != want {
+			t.Errorf("%s: %p, want %p", name, s.provider.acceptedPod, want)
+		}
+	}
+}
