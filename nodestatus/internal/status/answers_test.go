@@ -116,6 +116,11 @@ func TestTimesOfAQuietNode(t *testing.T) {
 	if got := s.Wait(5 * time.Second); got != 15*time.Second {
 		t.Errorf("the wait is %v, want until the next write against another client", got)
 	}
+	for _, at := range []time.Duration{20 * time.Second, time.Minute} {
+		if got := s.Wait(at); got != 0 {
+			t.Errorf("at %v the wait is %v", at, got)
+		}
+	}
 	for at, want := range map[time.Duration]bool{0: true, startPatience: true, startPatience + time.Second: false} {
 		if s.firstRound = time.Second; s.Starting(at) != want {
 			t.Errorf("starting at %v: %v", at, !want)
@@ -259,9 +264,16 @@ func TestARoundIsSettledWhenTheServerHasItsStatus(t *testing.T) {
 			t.Errorf("%s: %s, want %s", line, got, want)
 		}
 	}
-	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "round b", "sent", "failed away", "round b")
-	if got := w.run([]string{"agreed"}); got != "1 of 3" {
-		t.Errorf("a status that was not written: %s", got)
+	start := []string{"rules setter", "at 1s", "round a", "sent", "created"}
+	for want, lines := range map[string][]string{
+		"1 of 3": {"round b", "sent", "failed away", "round b"}, // not written
+		"1 of 2": {"round failed"},                              // the same values, but a setter has failed
+		"3 of 3": {"round b", "sent", "round b", "written"},     // the second round has the same status
+	} {
+		w := story(t, append(start, lines...)...)
+		if got := w.run([]string{"agreed"}); got != want {
+			t.Errorf("%v: %s, want %s", lines, got, want)
+		}
 	}
 }
 
@@ -352,5 +364,58 @@ func TestTheEntryOfAStructIsNoPart(t *testing.T) {
 	former := formerOwnership(left(managed(fieldManager, "status", `{"f:status":{".":{},"f:images":{},"f:phase":{}}}`)))
 	if !former.Equal(ownership{"images": {}}) {
 		t.Errorf("%v", former)
+	}
+}
+
+// An event does not make a read superfluous that was asked for.
+func TestAnEventDoesNotReplaceARead(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "asked", "edit theirs=x", "event")
+	if got := w.run([]string{"round", "a"}); !strings.Contains(got, "Read(Resync)") {
+		t.Error(got)
+	}
+}
+
+// A setter that fails when nobody waits for it has no result.
+func TestASetterThatFailsAloneIsCalledAgain(t *testing.T) {
+	s := New(&Rules{Setters: 1, Seed: maphash.MakeSeed()})
+	for _, ev := range []Event{RoundBegan{}, Reached{}, GaveUp{}} {
+		_, _ = s.Apply(time.Second, ev)
+	}
+	news, err := s.Apply(time.Second, Returned{Err: ErrPending})
+	if plan, _ := s.plan(0); news.Wake || err != nil || plan != Call {
+		t.Errorf("%+v, %v, plan %v", news, err, plan)
+	}
+}
+
+// Only a change of the gate is news.
+func TestAChangeOfTheGateIsNews(t *testing.T) {
+	s := New(&Rules{Seed: maphash.MakeSeed()})
+	for i, tc := range []struct{ closed, news bool }{{false, false}, {true, true}, {true, false}, {false, true}} {
+		if news, err := s.Apply(time.Second, GateAnswered{Closed: tc.closed}); news.Gate != tc.news || err != nil {
+			t.Errorf("%d: %v, %v", i, news.Gate, err)
+		}
+	}
+}
+
+func TestFigures(t *testing.T) {
+	w := story(t, "rules setter check", "at 1s", "round a late", "at 2s", "sent", "created", "gate closed", "gate open", "asked", "at 5s", "round a ok", "sent", "failed away", "gate closed")
+	f := w.state.Figures()
+	if f.Err == nil || f.Failures != 1 || f.LastRound != 5*time.Second || f.LastWrite != 2*time.Second || !f.Closed || f.LateRounds != 1 {
+		t.Errorf("%+v", f)
+	}
+}
+
+// Entries that can't be read say nothing of what an earlier process has written.
+func TestAnEntryThatIsNotKnownSaysNothing(t *testing.T) {
+	known := managed(fieldManager, "status", `{"f:status":{"f:images":{}}}`)
+	for name, edit := range map[string]func(e *metav1.ManagedFieldsEntry){
+		"without fields": func(e *metav1.ManagedFieldsEntry) { e.FieldsV1 = nil },
+		"another type":   func(e *metav1.ManagedFieldsEntry) { e.FieldsType = "FieldsV9" },
+		"no JSON":        func(e *metav1.ManagedFieldsEntry) { e.FieldsV1 = metav1.NewFieldsV1("x") },
+	} {
+		entry := known
+		if edit(&entry); formerOwnership(left(known, entry)) != nil {
+			t.Errorf("%s: something is ours", name)
+		}
 	}
 }

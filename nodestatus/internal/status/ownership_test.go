@@ -35,6 +35,12 @@ func TestOwnershipSurvivesItsEncoding(t *testing.T) {
 	}
 }
 
+func TestNoOwnershipSurvivesItsEncoding(t *testing.T) {
+	if o := decodeOwnership(encode(ownership{})); o.Len() != 0 {
+		t.Errorf("%q", o.UnsortedList())
+	}
+}
+
 func TestAContributionIsWhatASetterHasChanged(t *testing.T) {
 	before := said(func(n *corev1.Node) {
 		n.Status.NodeInfo = corev1.NodeSystemInfo{OSImage: "Linux", KubeletVersion: "v1"}
