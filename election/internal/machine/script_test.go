@@ -32,6 +32,7 @@ var update = flag.Bool("update", false, "rewrite the decisions in testdata")
 //	candidate [exclusive] [coordinated] [priority=N]   begins; without it all are the defaults
 //	until T           lets time pass until a request is sent, or until T
 //	serve T           lets time pass until T; each request is answered as the API server does
+//	sleep T           lets time pass until T, in which the process does not run
 //	ok                the request is answered as the API server does
 //	fail              it fails, and has no effect
 //	lose              it has its effect, and the answer is lost
@@ -41,7 +42,7 @@ var update = flag.Bool("update", false, "rewrite the decisions in testdata")
 //	restore           the API server is restored from the backup that "backup" made
 //	watch             the watch delivers the stored Lease
 //	began             a watch began without a version
-//	gone              the watch has lost its place
+//	gone, refused     the watch has lost its place, or was refused
 //	returned          the work has returned
 //	stop, resign      Run ends, or the program calls Resign
 //	expired           the timer of the term was faster
@@ -209,6 +210,8 @@ func (p *player) play(words []string) []string {
 			}
 			p.now = min(s.Wake, end)
 		}
+	case "sleep":
+		p.now, _ = time.ParseDuration(words[1])
 	case "ok":
 		l, failed := p.serve()
 		p.answer(p.step.Op, l, failed)
@@ -235,6 +238,8 @@ func (p *player) play(words []string) []string {
 		p.apply(p.now, WatchBegan{})
 	case "gone":
 		p.apply(p.now, WatchLost{Gone: true})
+	case "refused":
+		p.apply(p.now, WatchLost{})
 	case "returned":
 		p.apply(p.now, WorkReturned{})
 	case "stop":
@@ -351,6 +356,9 @@ func (p *player) effects() (out []string) {
 		switch e := e.(type) {
 		case TermStarted:
 			out = append(out, fmt.Sprintf("the work starts, until %v", e.Deadline))
+			if e.Vacant != 0 {
+				out = append(out, fmt.Sprintf("the last holder wrote %v ago", e.Vacant))
+			}
 		case TermExtended:
 			out = append(out, fmt.Sprintf("the work goes on until %v", e.Deadline))
 		case WorkCancelled:
@@ -377,7 +385,9 @@ func (p *player) state() []string {
 	if p.phase == Standby && p.known && p.claimWait() > p.now {
 		text += fmt.Sprintf(", another process may lead until %v", p.claimWait())
 	}
-	if !p.polling && p.from("version") == "" {
+	if p.polling {
+		text += ", polls"
+	} else if p.from("version") == "" {
 		text += ", watches from the present state"
 	}
 	if p.registry.inquiry() != "" {
