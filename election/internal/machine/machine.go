@@ -541,9 +541,6 @@ func (m *Machine) readDone(now Instant, e Answered[*coordinationv1.Lease], based
 		m.sure = unconfirmed
 	}
 	m.failures, m.lastRead = 0, now.Mono
-	if m.conflicts == 0 {
-		m.retryAt = 0
-	}
 	m.readAt = now.Mono + m.readInterval()
 	// If the holder seemed to be silent and is not, the watch is stale.
 	if m.held > 0 && now.Mono >= m.held && spec.PulseOf(l) != spec.PulseOf(m.lease) {

@@ -73,7 +73,7 @@ func (r *onLease) assigns() bool { return false }
 
 // observer reports whether the Lease has no room for a record of this candidate.
 func (r *onLease) observer() bool {
-	return r.known && r.lease != nil && !r.self.LastResort && !r.placed()
+	return r.lease != nil && !r.self.LastResort && !r.placed()
 }
 
 // turn returns a time by the rank of this candidate.
@@ -267,7 +267,7 @@ func (r *onLease) wanted(now time.Duration) (record, bool) {
 
 // offered returns the id of the offer that this candidate accepts, "" for none.
 func (r *onLease) offered() string {
-	if r.phase != Standby || r.lease == nil || r.mine() {
+	if r.lease == nil || r.mine() {
 		return ""
 	}
 	id, to, _ := strings.Cut(r.lease.Annotations[offerAnnotation], " ")

@@ -306,6 +306,8 @@ func (p *player) write(who string, changes []string) {
 			l.Spec.PreferredHolder = &value
 		case "priority":
 			l.Annotations[recordKey(who)] = record{Peer: spec.Peer{Identity: who, Priority: int32(n)}, Strategy: p.Strategy.Name()}.encode()
+		case "offers":
+			l.Annotations[offerAnnotation] = "1 " + value
 		case "accepts":
 			r := records(l.Annotations)[who]
 			r.Ack, _, _ = strings.Cut(l.Annotations[offerAnnotation], " ")

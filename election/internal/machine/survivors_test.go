@@ -9,6 +9,8 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
@@ -460,5 +462,56 @@ func TestACandidateIsNotAmongTheOthers(t *testing.T) {
 		if slices.Sort(ids); !slices.Equal(ids, want) {
 			t.Errorf("others than %q: %v, want %v", except, ids, want)
 		}
+	}
+}
+
+// Whom a coordinator prefers is better if its LeaseCandidate says so, is for this Lease, and
+// stays.
+func TestTheVerdictAboutAPreferredCandidate(t *testing.T) {
+	deleted := metav1.Unix(1, 0)
+	for name, tc := range map[string]struct {
+		change     func(*coordinationv1beta1.LeaseCandidate)
+		lastResort bool
+		want       bool
+	}{
+		"a better one":         {func(*coordinationv1beta1.LeaseCandidate) {}, false, true},
+		"it is being deleted":  {func(lc *coordinationv1beta1.LeaseCandidate) { lc.DeletionTimestamp = &deleted }, false, false},
+		"of another Lease":     {func(lc *coordinationv1beta1.LeaseCandidate) { lc.Spec.LeaseName = "other" }, false, false},
+		"an equal":             {func(lc *coordinationv1beta1.LeaseCandidate) { lc.Annotations = nil }, false, false},
+		"an equal of the last": {func(lc *coordinationv1beta1.LeaseCandidate) { lc.Annotations = nil }, true, true},
+	} {
+		b := newBench(t, func(r *Rules) { r.Coordinated = true })
+		b.self.LastResort = tc.lastResort
+		lc := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "y", Annotations: map[string]string{spec.PeerAnnotation: `{"priority":5}`}}}
+		lc.Spec.LeaseName = b.Lease.Name
+		tc.change(lc)
+		b.apply(0, Inquired{Name: "y", Candidate: lc})
+		if v := b.registry.(*coordinated).verdicts["y"]; v.better != tc.want || v.until != verdictFor {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}
+
+// The status is about the observed Lease, and about the term.
+func TestStatus(t *testing.T) {
+	b := newBench(t)
+	if got := b.Status(); got != (Status{}) {
+		t.Errorf("%+v before the Lease was read", got)
+	}
+	b.lead()
+	want := Status{Phase: Leading, Holder: "me", UID: "u1", Exists: true, Until: renewDeadline}
+	if got := b.Status(); got != want {
+		t.Errorf("%+v of a leader, want %+v", got, want)
+	}
+	b.apply(time.Second, Resigned{})
+	want.Phase, want.Cause, want.CancelledAt = Draining, Resigning, time.Second
+	if got := b.Status(); got != want {
+		t.Errorf("%+v while the work drains, want %+v", got, want)
+	}
+	b.now = 2 * time.Second
+	b.see(leaseOf("x", 1, atVersion("20")))
+	want = Status{Phase: Ended, Holder: "x", UID: b.lease.UID, Exists: true, Until: 17 * time.Second, Cause: Resigning, CancelledAt: time.Second}
+	if got := b.Status(); got != want {
+		t.Errorf("%+v after the lease was lost, want %+v", got, want)
 	}
 }

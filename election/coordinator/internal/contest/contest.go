@@ -189,7 +189,7 @@ func isSeen(version, known string) bool {
 // observe updates c from a Lease that was observed at now, nil for none. It reports
 // whether a decision is needed. A renewal in time needs none.
 func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
-	before, silent := c.lease, c.lease != nil && !now.Before(c.silentAt())
+	before, silent := c.lease, !now.Before(c.silentAt())
 	c.lease = lease
 	if lease == nil {
 		c.assignee = nil

@@ -57,6 +57,12 @@ func TestOldEvents(t *testing.T) {
 	if apply(t, c, decideNow, LeaseGone{UID: "an earlier life"}).Decide || c.lease == nil {
 		t.Error("the end of an earlier lease of that name was taken for that of this one")
 	}
+	if !apply(t, c, decideNow, LeaseGone{UID: "l"}).Decide || c.lease != nil {
+		t.Error("a lease that is gone is held")
+	}
+	if apply(t, c, decideNow, LeaseGone{UID: "l"}).Decide {
+		t.Error("the lease is gone a second time")
+	}
 	old := candidateAt(99, "a", 7)
 	old.Peer.BinaryVersion = "1.38.0"
 	if apply(t, c, decideNow.Add(time.Hour), CandidateSeen{Candidate: old}).Decide || c.candidates["a"].RenewTime != 1 {
@@ -149,7 +155,7 @@ func TestFailuresBackOff(t *testing.T) {
 		"refused":      {Refused, 0, []time.Duration{187500 * time.Microsecond, 375 * time.Millisecond}},
 		"unauthorized": {Unauthorized, 0, []time.Duration{187500 * time.Microsecond}},
 	} {
-		c := New(decideRules())
+		c := vacant(nominee("a", 1)).Contest
 		for i, want := range tc.want {
 			apply(t, c, decideNow, Concluded{To: assign, Result: tc.result, RetryAfter: tc.after})
 			if got := c.retryAt.Sub(decideNow); got != want || c.Failures() != i+1 || !c.Failing() {
@@ -472,4 +478,43 @@ func TestAnAnswerWithAnEarlierTimeIsAnAnswer(t *testing.T) {
 	}
 	apply(t, c, decideNow, CandidateGone{Name: "a", UID: "a"})
 	apply(t, c, decideNow, Concluded{To: Decision{Do: Unping, Name: "a"}, Result: Refused})
+}
+
+// Only a refused request about a candidate is held against it, and only while it exists.
+func TestWhatIsHeldAgainstACandidate(t *testing.T) {
+	for _, tc := range []struct {
+		to     Decision
+		result Result
+		want   int
+	}{
+		{Decision{Do: Ping, Name: "a"}, Refused, 1},
+		{Decision{Do: Unping, Name: "a"}, Refused, 1},
+		{Decision{Do: Collect, Name: "a"}, Refused, 1},
+		{Decision{Do: Ping, Name: "gone"}, Refused, 0},
+		{Decision{Do: Ping, Name: "a"}, Failed, 0},
+		{Decision{Do: Assign, Name: "a"}, Refused, 0},
+	} {
+		c := vacant(nominee("a", 1)).Contest
+		apply(t, c, decideNow, Concluded{To: tc.to, Result: tc.result})
+		if got := c.candidates["a"].refusals; got != tc.want || c.Failures() != 1-tc.want {
+			t.Errorf("%s %s, result %d: %d refusals and %d failures", tc.to.Do, tc.to.Name, tc.result, got, c.Failures())
+		}
+	}
+}
+
+// A candidate that was deleted is known no longer. A ping that is as late as the last
+// renewal is answered.
+func TestTheStateOfACandidate(t *testing.T) {
+	c := New(decideRules())
+	a := candidateAt(1, "a", 100)
+	a.PingTime = 100
+	apply(t, c, decideNow, CandidateSeen{Candidate: a})
+	if known := c.candidates["a"]; !known.pinged.IsZero() || known.open() {
+		t.Error("an answered ping is to be answered")
+	}
+	collect := Decision{Do: Collect, Name: "a", UID: "a"}
+	apply(t, c, decideNow, Answered{To: collect, Gone: true})
+	if !c.Empty() {
+		t.Error("the collected candidate is known")
+	}
 }

@@ -56,6 +56,7 @@ func state(l *Log) string {
 //
 //	add UID PHASE [STATE]   write a record
 //	undo UID, end UID       write its mark
+//	unmarked UID            it has no record that could get a mark
 //	tear UID PHASE N        write N bytes of a record, as a power cut leaves it
 //	spoil TEXT              replace each such text in the file
 //	reread                  read the file as another process does
@@ -74,6 +75,14 @@ func TestScripts(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := New(driver)
+			disk := slices.Clone(l.raw)
+			write := func(data []byte, offset int) {
+				disk = slices.Replace(disk, offset, min(len(disk), offset+len(data)), data...)
+				l.Wrote(data, offset)
+				if !l.Is(disk) {
+					t.Fatalf("the log is\n%q, and the file\n%q", l.raw, disk)
+				}
+			}
 			for i, command := range strings.Split(string(text), "\n") {
 				word, rest, _ := strings.Cut(command, " ")
 				args := strings.SplitN(rest, " ", 3)
@@ -89,7 +98,7 @@ func TestScripts(t *testing.T) {
 					if err != nil {
 						t.Fatal(where, err)
 					}
-					l.Wrote(data, offset)
+					write(data, offset)
 				case "undo", "end":
 					mark := Undoing
 					if word == "end" {
@@ -99,7 +108,7 @@ func TestScripts(t *testing.T) {
 					if !ok {
 						t.Fatalf("%s: there is nothing to mark", where)
 					}
-					l.Wrote(data, offset)
+					write(data, offset)
 				case "tear":
 					data, offset, err := l.Append(Entry{UID: args[0], Phase: Phase(args[1])})
 					if err != nil {
@@ -120,6 +129,12 @@ func TestScripts(t *testing.T) {
 					if l.Wasteful() {
 						t.Errorf("%s: the new file is wasteful", where)
 					}
+				case "unmarked":
+					for _, mark := range []byte{Undoing, Ended} {
+						if _, _, ok := l.Mark(args[0], mark); ok {
+							t.Errorf("%s: it gets the mark %q", where, mark)
+						}
+					}
 				case "state":
 					if got := state(l); got != rest {
 						t.Errorf("%s: the claims are\n%s", where, got)
@@ -128,12 +143,16 @@ func TestScripts(t *testing.T) {
 					if got := fmt.Sprint(len(l.Lost())); got != rest {
 						t.Errorf("%s: %s", where, got)
 					}
+					if rest != "0" && !l.Wasteful() {
+						t.Errorf("%s: the file is not replaced", where)
+					}
 				default:
 					t.Fatalf("%s: unknown command", where)
 				}
 				if err := l.Check(); err != nil {
 					t.Fatalf("%s: %v", where, err)
 				}
+				disk = slices.Clone(l.raw)
 			}
 		})
 	}
@@ -169,6 +188,20 @@ func TestABlankLineIsNoDamage(t *testing.T) {
 	l := parse(t, append(New(driver).raw, "   \n\n"...))
 	if len(l.Lost()) > 0 || l.Wasteful() {
 		t.Errorf("lost %q", l.Lost())
+	}
+}
+
+// A file without its first line is replaced, and one that has what it should have is the
+// same after that.
+func TestARewriteOfAFileWithoutClaims(t *testing.T) {
+	for _, text := range []string{"", "\n", string(New(driver).raw)} {
+		l := parse(t, []byte(text))
+		if want := text != string(New(driver).raw); l.Wasteful() != want {
+			t.Errorf("%q: wasteful is %v", text, l.Wasteful())
+		}
+		if got := string(l.Rewritten()); got != string(New(driver).raw) {
+			t.Errorf("%q became %q", text, got)
+		}
 	}
 }
 
