@@ -6,6 +6,7 @@ package claimstore
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -351,4 +352,63 @@ func TestAForbiddenReadEndsNoClaim(t *testing.T) {
 		t.Error(err)
 	}
 	r.expect("", "[a-uid] [a-uid]")
+}
+
+// TestAClaimThatEndsDuringAPass: its record was read, and a call ended it before the pass
+// came to it.
+func TestAClaimThatEndsDuringAPass(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	r.mustPrepare(a, "mig-1")
+	if err := r.unprepare(a); err != nil {
+		t.Fatal(err)
+	}
+	r.hw.did()
+	for _, claim := range []*resourcev1.ResourceClaim{a, testClaim("never", "gpu-1")} {
+		for _, phase := range []Phase{Preparing, Prepared, Rebooted, Absent} {
+			if err := r.endAs(t.Context(), r.claimOf(claim), phase); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	r.expect("", nothing)
+}
+
+// TestAPassForgetsClaims: what it remembers of a claim ends with the claim, or a claim that
+// comes back under its UID would be ended at once.
+func TestAPassForgetsClaims(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	now := time.Now()
+	pass := func() {
+		t.Helper()
+		if err := r.pass(t.Context(), now, r.seen); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(r.cfg.Interval)
+	}
+	r.mustPrepare(a, "mig-1")
+	pass()
+	if len(r.seen.gone) != 1 {
+		t.Errorf("%v is gone", r.seen.gone)
+	}
+	if err := r.unprepare(a); err != nil {
+		t.Fatal(err)
+	}
+	pass()
+	r.api.put(a)
+	r.mustPrepare(a, "mig-2")
+	r.api.claims = nil
+	pass()
+	r.expect("prepare a mig-1, unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
+}
+
+func TestBootID(t *testing.T) {
+	if _, err := os.Stat("/proc/sys/kernel/random/boot_id"); err != nil {
+		t.Skip(err)
+	}
+	first, err := BootID()
+	if again, _ := BootID(); err != nil || first != again || strings.TrimSpace(first) != first || len(first) < 30 {
+		t.Errorf("%q, then %q, %v", first, again, err)
+	}
 }

@@ -4,6 +4,7 @@
 package claimstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -388,13 +389,7 @@ func (s *Store[S]) claimOf(claim *resourcev1.ResourceClaim) Claim {
 }
 
 func compareDevices(a, b Device) int {
-	if n := strings.Compare(a.Pool, b.Pool); n != 0 {
-		return n
-	}
-	if n := strings.Compare(a.Name, b.Name); n != 0 {
-		return n
-	}
-	return strings.Compare(string(a.ShareID), string(b.ShareID))
+	return cmp.Or(strings.Compare(a.Pool, b.Pool), strings.Compare(a.Name, b.Name), cmp.Compare(a.ShareID, b.ShareID))
 }
 
 func claimLock(uid types.UID) string { return "claim " + string(uid) }

@@ -4,6 +4,8 @@
 package claimstore
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,7 +120,7 @@ func TestWhatIsUndoneInPartIsPreparedAgain(t *testing.T) {
 	a := testClaim("a", "gpu-0")
 	r.mustPrepare(a, "mig-1")
 	r.hw.failing = errors.New("busy")
-	if err := r.unprepare(a); !errors.Is(err, r.hw.failing) {
+	if err := r.unprepare(a); !errors.Is(err, r.hw.failing) || !strings.Contains(err.Error(), "unprepare ResourceClaim ns/a (UID a-uid)") {
 		t.Fatal(err)
 	}
 	r.hw.failing = nil
@@ -413,6 +415,35 @@ func TestDamage(t *testing.T) {
 	r.mustPrepare(testClaim("d", "gpu-0"), "mig")
 	if aside, _ := r.disk.Data(damagedFile); !strings.Contains(string(aside), "?b-uid?") {
 		t.Errorf("put aside: %q", aside)
+	}
+}
+
+// TestTheDamagedLinesTakeLittleSpace: what is put aside begins again at a mebibyte.
+func TestTheDamagedLinesTakeLittleSpace(t *testing.T) {
+	r := newRig(t)
+	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")
+	for _, tc := range []struct{ before, after int }{{100, 109}, {maxDamaged, 9}} {
+		data, _ := r.disk.Data(journalFile)
+		r.disk.Put(journalFile, append(data, "spoilt \n+\n"...))
+		r.disk.Put(damagedFile, bytes.Repeat([]byte{'x'}, tc.before))
+		r.open("boot-1")
+		r.mustPrepare(testClaim(fmt.Sprint("b", tc.before), fmt.Sprint("gpu-", tc.before)), "mig-2")
+		if aside, _ := r.disk.Data(damagedFile); len(aside) != tc.after {
+			t.Errorf("%d bytes after %d: %q", len(aside), tc.before, aside[max(0, len(aside)-20):])
+		}
+	}
+}
+
+// TestTheOrderOfDevices: it is by pool, by name and by share, so that two allocations of
+// the same devices are equal.
+func TestTheOrderOfDevices(t *testing.T) {
+	sorted := []Device{{Pool: "a", Name: "z"}, {Pool: "b", Name: "a", ShareID: "s1"}, {Pool: "b", Name: "a", ShareID: "s2"}, {Pool: "b", Name: "b"}}
+	for i, a := range sorted {
+		for j, b := range sorted {
+			if got := compareDevices(a, b); got != cmp.Compare(i, j) {
+				t.Errorf("%v and %v: %d", a, b, got)
+			}
+		}
 	}
 }
 

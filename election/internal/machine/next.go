@@ -137,7 +137,7 @@ func (m *Machine) watching() bool {
 // and better candidates have let their turns pass.
 func (m *Machine) claimAt() time.Duration {
 	switch {
-	case m.phase != Standby || !m.known || m.stopping:
+	case m.phase != Standby || !m.known:
 		return Never
 	case m.mine():
 		// It was handed over, or a coordinator assigned it. In the second case an

@@ -92,6 +92,9 @@ func (b *bench) next() Step {
 	s := b.Next(b.instant())
 	if s.Op != "" {
 		b.apply(b.now, Sent{s})
+		if again := b.Next(b.instant()); again.Wake != s.Wake || again.Abort != s.Abort {
+			b.t.Fatalf("at %v: %q wakes at %v, and at %v once it is sent", b.now, s.Op, s.Wake, again.Wake)
+		}
 	}
 	return s
 }

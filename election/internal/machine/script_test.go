@@ -108,7 +108,8 @@ func play(text string, begin func() story) string {
 // player is an API server with one Lease, and a candidate.
 type player struct {
 	*bench
-	step Step // the request under way
+	step Step    // the request under way
+	sent Instant // when it was sent
 
 	versions
 	lease  *coordinationv1.Lease // nil if it does not exist
@@ -153,7 +154,7 @@ func (p *player) serve() (*coordinationv1.Lease, *Outcome) {
 	want := p.step.Object
 	switch {
 	case p.step.Op == Read && p.lease == nil:
-		return nil, errNotFound
+		return &coordinationv1.Lease{}, errNotFound // as a client returns it
 	case p.step.Op == Read:
 	case want.ResourceVersion == "" && p.lease != nil, want.ResourceVersion != "" && p.lease != nil && want.ResourceVersion != p.lease.ResourceVersion:
 		return nil, errConflict
@@ -190,7 +191,7 @@ func (p *player) play(words []string) []string {
 			s := p.next()
 			out = append(out, p.effects()...)
 			if s.Op != "" {
-				p.step = s
+				p.step, p.sent = s, p.instant()
 				out = append(out, fmt.Sprintf("%v: %s", p.now, p.request(s)))
 				if words[0] == "until" {
 					return out
@@ -214,7 +215,7 @@ func (p *player) play(words []string) []string {
 		p.now, _ = time.ParseDuration(words[1])
 	case "ok":
 		l, failed := p.serve()
-		p.answer(p.step.Op, l, failed)
+		p.answerTo(p.sent, p.step.Op, l, failed)
 	case "fail":
 		p.answer(p.step.Op, nil, &Outcome{Answer: Failed})
 	case "lose":
@@ -298,6 +299,8 @@ func (p *player) write(who string, changes []string) {
 			l.Spec.LeaseTransitions = ptr.To(*l.Spec.LeaseTransitions + 1)
 		case "unset":
 			l.Spec.AcquireTime, l.Spec.LeaseTransitions = nil, nil
+		case "strategy":
+			l.Spec.Strategy = ptr.To(coordinationv1.CoordinatedLeaseStrategy(value))
 		case "holder":
 			l.Spec.HolderIdentity = &value
 		case "duration":
