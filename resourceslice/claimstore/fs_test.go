@@ -27,3 +27,23 @@ func (d *fullDisk) Overwrite(name string, data []byte, offset int, flush bool) e
 	}
 	return d.FS.Overwrite(name, data, offset, flush)
 }
+
+// brokenFile is a disk that fails the first write into a file, and all until it is replaced.
+type brokenFile struct {
+	durable.FS
+	writes   int
+	replaced bool
+}
+
+func (d *brokenFile) Rename(from, to string) error {
+	d.replaced = true
+	return d.FS.Rename(from, to)
+}
+
+func (d *brokenFile) Overwrite(name string, data []byte, offset int, flush bool) error {
+	d.writes++
+	if !d.replaced {
+		return fmt.Errorf("%s: %w", name, syscall.EIO)
+	}
+	return d.FS.Overwrite(name, data, offset, flush)
+}

@@ -400,6 +400,10 @@ func TestAPassForgetsClaims(t *testing.T) {
 	r.mustPrepare(a, "mig-2")
 	r.api.claims = nil
 	pass()
+	r.api.put(a) // a Pod uses it again, and the time without one begins again
+	pass()
+	r.api.claims = nil
+	pass()
 	r.expect("prepare a mig-1, unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
 }
 

@@ -16,6 +16,8 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/resourceslice/claimstore/internal/journal"
 )
 
 const nothing = "[] []"
@@ -551,4 +553,55 @@ func TestInvalidConfig(t *testing.T) {
 	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "Driver: ") {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestAllClaims yields the prepared claims, oldest first, until the caller has enough.
+func TestAllClaims(t *testing.T) {
+	r := newRig(t)
+	for _, name := range []string{"b", "a", "c"} {
+		r.mustPrepare(testClaim(name, "gpu-"+name), "of-"+name)
+	}
+	if err := r.unprepare(testClaim("a", "gpu-a")); err != nil {
+		t.Fatal(err)
+	}
+	for enough, want := range map[int]string{1: "b of-b", 9: "b of-b, c of-c"} {
+		all, err := r.All(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for claim, state := range all {
+			if got = append(got, claim.Name+" "+state.ID); len(got) == enough {
+				break
+			}
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	r.disk.Put(journalFile, []byte("claimstore 9 "+driver+"\n"))
+	if _, err := r.All(t.Context()); !errors.Is(err, journal.ErrVersion) {
+		t.Errorf("All: %v, want that the file is newer", err)
+	}
+	if err := r.pass(t.Context(), time.Now(), r.seen); !errors.Is(err, journal.ErrVersion) {
+		t.Errorf("a pass: %v, want that the file is newer", err)
+	}
+}
+
+// TestAFileThatCannotBeWrittenIsReplaced: what a failed write has left is not known.
+func TestAFileThatCannotBeWrittenIsReplaced(t *testing.T) {
+	r := newRig(t)
+	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")
+	broken := &brokenFile{FS: r.disk}
+	r.Store.disk.fs = broken
+	b := testClaim("b", "gpu-1")
+	if _, err := r.prepare(b, "mig-2"); !errors.Is(err, syscall.EIO) {
+		t.Fatal(err)
+	}
+	if _, err := r.prepare(b, "mig-2"); err != nil || broken.writes != 2 {
+		t.Errorf("%v after %d writes, want one that fails, and one into the new file", err, broken.writes)
+	}
+	r.open("boot-1")
+	r.mustPrepare(b, "never")
+	r.expect("prepare a mig-1, prepare b mig-2", "[a-uid b-uid] [a-uid b-uid]")
 }

@@ -430,3 +430,18 @@ func TestTheTurnOfACandidateDependsOnItsRank(t *testing.T) {
 		}
 	}
 }
+
+// A webhook drops each record.
+func TestARecordWithoutEffectIsNotRepeatedAtOnce(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, Read)
+	held := leaseOf("x", 1, seconds(60))
+	b.answer(Read, held, nil)
+	b.nothingUntil(125*time.Millisecond, Publish)
+	b.answer(Publish, held, nil)
+	b.nothingUntil(125*time.Millisecond+changeGap, Publish)
+	b.answer(Publish, store(b.recordLease(b.instant()), "2"), nil)
+	if b.reg.own.retryAt != 0 {
+		t.Errorf("waits until %v after the record was stored", b.reg.own.retryAt)
+	}
+}

@@ -290,7 +290,7 @@ func (r *onLease) publishAt(now time.Duration) (time.Duration, Op) {
 	want, wanted := r.wanted(now)
 	at, op := r.own.beatAt, Publish
 	switch {
-	case wanted && !r.placed(), !wanted && !published:
+	case !r.placed(), !wanted && !published:
 		return Never, ""
 	case !wanted:
 		at, op = now, Withdraw
@@ -327,7 +327,7 @@ func (r *onLease) recordStored(now time.Duration) {
 		return
 	}
 	p := &r.own
-	if p.beatAt == 0 || rec.Beat != p.beat {
+	if rec.Beat != p.beat {
 		p.beatAt = now + time.Duration((0.9+0.2*r.Random())*float64(recordInterval))
 	}
 	p.at, p.beat, p.retryAt = now, rec.Beat, 0

@@ -64,7 +64,7 @@ func newBench(t *testing.T, change ...func(*Rules)) *bench {
 		f(&rules)
 	}
 	b := &bench{t: t}
-	b.Machine = New(rules, spec.Peer{Identity: "me"}, b.instant())
+	b.Machine = New(rules, spec.Peer{}, b.instant())
 	b.reg, _ = b.registry.(*onLease)
 	return b
 }

@@ -515,3 +515,28 @@ func TestStatus(t *testing.T) {
 		t.Errorf("%+v after the lease was lost, want %+v", got, want)
 	}
 }
+
+// A leader offers the lease only if all candidates of the highest version want the strategy
+// by which the other one is better. Its own record has its identity and its age.
+func TestALeaderOffersByACommonStrategy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		version, strategy string
+		want              bool
+	}{
+		"the same":                     {"", byPriority{}.Name(), true},
+		"another":                      {"", "z.example.com/other", false},
+		"another of a higher version":  {"9.0.0", "z.example.com/other", false},
+		"the same of a higher version": {"9.0.0", byPriority{}.Name(), true},
+	} {
+		b := newBench(t)
+		b.lead()
+		if me := b.reg.records["me"]; me.Identity != "me" || !me.Created.Equal(b.created) || b.created.IsZero() {
+			t.Errorf("the record is %+v", me)
+		}
+		b.put("20", record{Peer: spec.Peer{Identity: "better", Priority: 5, BinaryVersion: tc.version}, Strategy: tc.strategy})
+		b.renewFor(minTenure+time.Second, func(*coordinationv1.Lease) {})
+		if offered := b.reg.offer != nil; offered != tc.want {
+			t.Errorf("%s: offered: %v", name, offered)
+		}
+	}
+}

@@ -193,7 +193,7 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 	c.lease = lease
 	if lease == nil {
 		c.assignee = nil
-		return before != nil
+		return true
 	}
 	was, is := spec.PulseOf(before), spec.PulseOf(lease)
 	newTerm := !is.SameTerm(was)

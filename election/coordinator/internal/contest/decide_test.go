@@ -245,6 +245,7 @@ func TestDecide(t *testing.T) {
 		{"one that can't be read has no vote", vacant(nominee("a", 1).heardAgo(fresh), nominee("b", 9).asks("foo.com/bar").heardAgo(fresh).with(func(c *candidate) { c.Invalid = errInvalid })), "assign a"},
 		{"one that is being deleted", vacant(nominee("a", 1).heardAgo(fresh).with(terminating)), "wait 30m0s"},
 		{"one that has not renewed for the TTL", vacant(nominee("a", 1).heardAgo(30 * time.Minute)), "collect a"},
+		{"one that has not renewed for the TTL has no vote", vacant(nominee("a", 1).heardAgo(fresh), nominee("b", 9).asks("foo.com/bar").heardAgo(30*time.Minute)), "assign a"},
 		{"the election goes first", vacant(nominee("a", 1).heardAgo(time.Hour), nominee("b", 1)), "ping b"},
 		{"one that has expired is not waited for", held("b", fresh, nominee("a", 1).heardAgo(30*time.Minute), nominee("b", 2)), "collect a"},
 		{"the oldest goes first", held("x", fresh, nominee("a", 1).heardAgo(31*time.Minute), nominee("b", 2).heardAgo(40*time.Minute)), "collect b"},
