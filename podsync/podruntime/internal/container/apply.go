@@ -213,7 +213,7 @@ func (c *Container) listed(now time.Time, e Listed) {
 		}
 		c.obs = lost(c.attempt, c.rec)
 	}
-	if c.prev == nil && c.attempt > 0 && !c.prevRec.Lost.IsZero() {
+	if c.prev == nil && !c.prevRec.Lost.IsZero() {
 		c.prev = lost(c.attempt-1, c.prevRec)
 	}
 	switch {

@@ -50,3 +50,38 @@ func TestARunThatBeganAtAnUnknownTimeIsHeldBack(t *testing.T) {
 		}
 	}
 }
+
+func TestAContainerIsOverIfItNeverStartsAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		kind   Kind
+		policy corev1.RestartPolicy
+		exit   int32
+		rec    Record
+		want   bool
+	}{
+		"Always":                       {Regular, "Always", 0, Record{}, false},
+		"Never":                        {Regular, "Never", 1, Record{}, true},
+		"Never, with another spec":     {Regular, "Never", 1, Record{Replace: true}, false},
+		"an init container":            {Init, "Always", 0, Record{}, true},
+		"an init container that fails": {Init, "Always", 1, Record{}, false},
+		"an ephemeral container":       {Ephemeral, "Always", 1, Record{}, true},
+	} {
+		c := New(&Pod{}, tc.kind, &corev1.Container{Name: "c"})
+		c.Recall(0, tc.rec)
+		if err := c.Apply(now, Listed{Runs: []Run{{State: Exited, ExitCode: tc.exit, FinishedAt: now}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Over(&corev1.PodSpec{RestartPolicy: tc.policy}); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestAPlanWaitsForTheEarliestTime(t *testing.T) {
+	var p Plan
+	for _, step := range []struct{ until, want int }{{5, 5}, {7, 5}, {3, 3}} {
+		if p.Wait(at(step.until)); !p.Again.Equal(at(step.want)) {
+			t.Errorf("after %d: again at %v, want %d", step.until, p.Again.Sub(now), step.want)
+		}
+	}
+}

@@ -54,8 +54,8 @@ type view struct {
 	// replace says that the run must end because its spec has changed, and that
 	// the next one starts whatever the restart policy says.
 	replace bool
-	// started says that the postStart hook has returned and that the startup
-	// probe has succeeded.
+	// started says that it runs, that the postStart hook has returned and that the
+	// startup probe has succeeded.
 	started bool
 	// again says that the container must run again because the pod was restarted.
 	again bool
@@ -179,7 +179,7 @@ func decideRestart(pod *corev1.PodSpec, w world, now time.Time) (p plan, restart
 			continue
 		}
 		if v.phase == running {
-			p.end(i, v, now, now, false)
+			p.end(i, v, now, now) // without a hook, because no time is left for one
 		}
 		p.restart = p.restart && !v.live()
 	}
@@ -206,7 +206,7 @@ func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p plan) {
 	for i := range w.views {
 		v := &w.views[i]
 		if v.phase == running && !v.endBy.IsZero() {
-			p.end(i, v, v.endBy, now, true)
+			p.end(i, v, v.endBy, now)
 		}
 		switch {
 		case v.kind == Ephemeral:
@@ -217,7 +217,7 @@ func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p plan) {
 			all++ // not done, at any rate
 		case v.kind == Sidecar:
 			start(i)
-			ready = ready && v.phase == running && v.started
+			ready = v.started
 		case v.kind == Init && initialized:
 		case v.kind == Init:
 			ready = false
@@ -238,7 +238,7 @@ func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p plan) {
 			}
 		}
 	}
-	p.finished = p.finished || all > 0 && done == all
+	p.finished = p.finished || done == all
 	return p
 }
 
@@ -257,7 +257,7 @@ func decideStop(w world, now time.Time) (p plan) {
 			}
 			if v.phase == running {
 				if turn || !now.Before(*w.deadline) {
-					p.end(i, v, *w.deadline, now, true)
+					p.end(i, v, *w.deadline, now)
 				} else {
 					p.preStop(i, v, *w.deadline, now)
 					p.wait(*w.deadline)
@@ -281,9 +281,9 @@ func decideStop(w world, now time.Time) (p plan) {
 }
 
 // end brings a running container closer to its end, by a deadline: its preStop
-// hook first, if hooks says so, then Stop, then Stop again if that did not help.
-func (p *plan) end(i int, v *view, by, now time.Time, hooks bool) {
-	if hooks && p.preStop(i, v, by, now) {
+// hook first, then Stop, then Stop again if that did not help.
+func (p *plan) end(i int, v *view, by, now time.Time) {
+	if p.preStop(i, v, by, now) {
 		return
 	}
 	switch {

@@ -139,6 +139,7 @@ func TestContainersStartInOrder(t *testing.T) {
 		"an ephemeral one starts with the first": {"Always", map[int]view{debugger: {}}, plan{start: []int{init1, debugger}}},
 		"and is never started again":             {"Always", initialized(map[int]view{app1: up(), app2: up(), debugger: exited(1)}), plan{}},
 		"and does not keep the pod":              {"Never", initialized(map[int]view{app1: exited(0), app2: exited(0), debugger: up()}), plan{finished: true}},
+		"nor for one that starts again":          {"Always", map[int]view{side: up(), app1: {again: true}, app2: up()}, plan{start: []int{app1}}},
 		"a replaced one starts whatever happens": {"Never", initialized(map[int]view{app1: superseded(exited(0)), app2: up()}), plan{start: []int{app1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -203,15 +204,23 @@ func TestAPodStopsInOrder(t *testing.T) {
 }
 
 func TestSidecarsEndInReverse(t *testing.T) {
-	sidecars := func(first, second view) []view {
-		always := corev1.ContainerRestartPolicyAlways
-		first.spec, first.kind = &corev1.Container{RestartPolicy: &always}, Sidecar
-		second.spec, second.kind = first.spec, Sidecar
-		return []view{first, second}
-	}
+	always := corev1.ContainerRestartPolicyAlways
 	end := at(60)
-	check(t, plan{stop: []deadline{{1, end}}, again: end}, decide(&corev1.PodSpec{}, world{views: sidecars(up(), up()), deadline: &end}, now))
-	check(t, plan{stop: []deadline{{0, end}}}, decide(&corev1.PodSpec{}, world{views: sidecars(up(), exited(0)), deadline: &end}, now))
+	for name, tc := range map[string]struct {
+		sidecars []view
+		want     plan
+	}{
+		"the last first":               {[]view{up(), up()}, plan{stop: []deadline{{1, end}}, again: end}},
+		"then the one before":          {[]view{up(), exited(0)}, plan{stop: []deadline{{0, end}}}},
+		"one that has ended is no gap": {[]view{up(), exited(0), up()}, plan{stop: []deadline{{2, end}}, again: end}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range tc.sidecars {
+				tc.sidecars[i].spec, tc.sidecars[i].kind = &corev1.Container{RestartPolicy: &always}, Sidecar
+			}
+			check(t, tc.want, decide(&corev1.PodSpec{}, world{views: tc.sidecars, deadline: &end}, now))
+		})
+	}
 }
 
 func TestSandboxComesBeforeContainersAndGoesAfterThem(t *testing.T) {
@@ -225,9 +234,11 @@ func TestSandboxComesBeforeContainersAndGoesAfterThem(t *testing.T) {
 		"it is made first":              {"Always", world{sandbox: SandboxUnset}, nil, plan{setUp: true}},
 		"once":                          {"Always", world{sandbox: SandboxBusy}, nil, plan{}},
 		"after a failure with a pause":  {"Always", world{sandbox: SandboxUnset, sandboxDue: at(4)}, nil, plan{again: at(4)}},
+		"not for those that wait":       {"Always", world{sandbox: SandboxUnset}, map[int]view{init1: held(view{}, 7)}, plan{again: at(7)}},
 		"then containers start":         {"Always", world{sandbox: SandboxReady}, nil, plan{start: []int{init1}}},
 		"a lost one is made again":      {"Always", world{sandbox: SandboxLost}, nil, plan{setUp: true}},
 		"its containers are ended":      {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{app1: up()}), plan{reset: true, stop: []deadline{{side, at(2)}, {app1, at(2)}}}},
+		"ephemeral ones too":            {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{app1: up(), debugger: up()}), plan{reset: true, stop: []deadline{{side, at(2)}, {app1, at(2)}, {debugger, at(2)}}}},
 		"a start among them too":        {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{side: exited(0), app1: busy()}), plan{reset: true}},
 		"and all is history":            {"Always", world{sandbox: SandboxLost}, map[int]view{init1: exited(0)}, plan{reset: true, restart: true}},
 		"one that was ended starts":     {"OnFailure", world{sandbox: SandboxLost}, initialized(map[int]view{app1: superseded(exited(0)), app2: exited(0)}), plan{start: nil, reset: true, stop: []deadline{{side, at(2)}}}},

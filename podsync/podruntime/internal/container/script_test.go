@@ -27,22 +27,27 @@ type stage struct {
 	facts Pod
 	world World
 	names []string
+	shown []string // what was shown of each container
 }
 
-// TestScripts runs the scripts in testdata. A line is a fact, and the indented line after it is
-// what must follow. `go test -run TestScripts -update` rewrites those; commit them only if you
+// TestScripts runs the scripts in testdata. A line is a fact, and the indented lines after it are
+// what has changed in a container, and what must follow. `go test -run TestScripts -update` rewrites those; commit them only if you
 // understand the difference.
 //
 //	pod POLICY                           a new pod, at 0s
 //	container NAME KIND [hook] [probe] [rule CODE]
+//	recall NAME ATTEMPT [ran] [lost] [noted]  a record of an earlier process
+//	image NAME IMAGE                     the spec has another image
 //	after DURATION                       the time that passes
 //	list NAME [ATTEMPT:STATE[:CODE]]…    the runtime's list; a run exits now
 //	starting, started, given-up, may-have-run NAME
 //	failed NAME REASON [BACKOFF-REASON]
 //	probed NAME [started] [ready] [unready]
 //	unhealthy NAME GRACE                 a probe has failed
-//	stop NAME DURATION                   Stop was called with a deadline from now on
-//	stop-failed, hook-ended, reading, given-up-reading NAME
+//	replaced NAME                        another run must take its place
+//	stop NAME DURATION [reset]           Stop was called with a deadline from now on
+//	stop-failed NAME [DURATION]          of the last Stop, or of one with that deadline
+//	hook-ended, reading, given-up-reading NAME
 //	resized NAME                         it has the resources of another grant
 //	hook NAME DURATION                   the preStop hook was called
 //	message NAME TEXT
@@ -91,6 +96,12 @@ func TestScripts(t *testing.T) {
 						t.Errorf("line %d: %s: %s: %v", n+1, line, s.names[i], err)
 					}
 				}
+				for i := range s.names {
+					if text := s.known(i); text != s.shown[i] {
+						s.shown[i] = text
+						fmt.Fprintln(&out, "  "+text)
+					}
+				}
 				if text := s.decisions(); text != "" {
 					fmt.Fprintln(&out, "  "+text)
 				}
@@ -129,7 +140,7 @@ func (s *stage) add(words []string) {
 			}}
 		}
 	}
-	s.names = append(s.names, c.Name)
+	s.names, s.shown = append(s.names, c.Name), append(s.shown, "")
 	s.world.Containers = append(s.world.Containers, New(&s.facts, kind, c))
 }
 
@@ -157,6 +168,19 @@ func (s *stage) fact(words []string) error {
 		return nil
 	}
 	c := s.world.Containers[slices.Index(s.names, words[1])]
+	switch words[0] {
+	case "recall":
+		rec := Record{Image: "image", Noted: slices.Contains(words, "noted")}
+		attempt, _ := strconv.Atoi(words[2])
+		if slices.Contains(words, "ran") {
+			rec.Ran = s.now
+		}
+		if slices.Contains(words, "lost") {
+			rec.Ran, rec.Lost = s.now, s.now
+		}
+		c.Recall(attempt, rec)
+		return nil
+	}
 	attempt := c.Attempt()
 	if words[len(words)-1] == "old" {
 		attempt--
@@ -205,10 +229,20 @@ func (s *stage) fact(words []string) error {
 		event = e
 	case "unhealthy":
 		event = Unhealthy{attempt, s.now.Add(duration(2))}
+	case "image":
+		spec := c.spec.DeepCopy()
+		spec.Image = words[2]
+		event = SpecChanged{spec}
+	case "replaced":
+		event = Replaced{}
 	case "stop":
-		event = StopSent{By: s.now.Add(duration(2))}
+		event = StopSent{By: s.now.Add(duration(2)), Reset: slices.Contains(words, "reset")}
 	case "stop-failed":
-		event = StopFailed{attempt, c.sent}
+		e := StopFailed{attempt, c.sent}
+		if len(words) > 2 && words[2] != "old" {
+			e.By = s.now.Add(duration(2))
+		}
+		event = e
 	case "hook":
 		event = HookCalled{s.now.Add(duration(2))}
 	case "hook-ended":
@@ -230,6 +264,48 @@ func (s *stage) fact(words []string) error {
 		return fmt.Errorf("a fact about an old run has changed %+v to %+v", before, *c)
 	}
 	return err
+}
+
+// known returns what is known of a container as a text.
+func (s *stage) known(i int) string {
+	c, rec := s.world.Containers[i], s.world.Containers[i].rec
+	all := []string{fmt.Sprintf("%s/%d", s.names[i], c.attempt)}
+	add := func(is bool, format string, args ...any) {
+		if is {
+			all = append(all, fmt.Sprintf(format, args...))
+		}
+	}
+	when := func(name string, t time.Time) { add(!t.IsZero(), name+" %v", t.Sub(now)) }
+	if c.obs != nil {
+		add(true, "%s", [...]string{"created", "running", "exited"}[c.obs.State])
+		add(c.obs.State == Exited, "with %d", c.obs.ExitCode)
+		add(c.obs.Reason != "", "%s", c.obs.Reason)
+	}
+	add(c.starting, "starting")
+	when("ran", rec.Ran)
+	when("lost", rec.Lost)
+	add(rec.Waited > 0, "waited %v", rec.Waited)
+	add(rec.Image != "" && rec.Image != "image", "image %s", rec.Image)
+	add(rec.Resources != "", "resources %s", rec.Resources)
+	add(rec.PostStarted, "post-started")
+	add(rec.Started, "started")
+	add(rec.Ready, "ready")
+	add(rec.PreStopped, "pre-stopped")
+	add(rec.Replace, "to be replaced")
+	add(c.reading, "message being read")
+	add(rec.Noted, "message %q", rec.Message)
+	add(c.MayBeProbed(), "may be probed")
+	when("ending by", c.endBy)
+	add(c.hook, "hook by %v", c.hookBy.Sub(now))
+	when("stop sent", c.sentAt)
+	when("with deadline", c.sent)
+	add(c.failure != nil, "%d failures", c.failures)
+	when("due", c.due)
+	if c.prev != nil {
+		add(true, "after run %d with %d%s", c.prev.Attempt, c.prev.ExitCode, strings.TrimRight(" "+c.prev.Reason, " "))
+	}
+	add(c.older != nil, "and %v", c.older)
+	return strings.TrimSpace(strings.Join(all, ", "))
 }
 
 // decisions returns the plan as a text.
