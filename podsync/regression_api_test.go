@@ -66,20 +66,6 @@ func TestNothingFollowsADeletionOfNothing(t *testing.T) {
 	})
 }
 
-// A conflict that has nothing to do with a newer version, but with a webhook
-// for example, was met again every few seconds.
-func TestConflictWithNobodyIsSeldom(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		w.server.Inject(apitest.Fault{Match: patches, Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "by a webhook")})
-		w.bind(newPod("a"))
-		pass(time.Hour)
-		if p, g := len(w.server.Requests(patches)), len(w.server.Requests(gets)); p > 40 || g > 40 {
-			t.Errorf("%d PATCH and %d GET in an hour", p, g)
-		}
-	})
-}
-
 // The exit code of a pod that ended while the process was ending was lost if another
 // client had written the pod in the meantime.
 func TestConflictDuringShutdown(t *testing.T) {

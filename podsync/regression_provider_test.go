@@ -102,20 +102,6 @@ func TestAReportThatIsKeptDoesNotKeepTheWholeList(t *testing.T) {
 	})
 }
 
-// Who has shortened the grace period of a pod whose Stop fails waited for the
-// backoff.
-func TestShorterGraceEndsBackoff(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		w.bind(newPod("a"))
-		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStop, Err: podsync.RetryAfter(errDown, time.Hour), Times: 1})
-		w.kubectlDelete("a", 300)
-		pass(time.Second)
-		w.kubectlDelete("a", 5)
-		w.expectGone("a")
-	})
-}
-
 // Times that mean no limit overflow a time.Duration: they came out negative,
 // and the pod was killed at once, or called for without a pause.
 func TestTimesBeyondADuration(t *testing.T) {
@@ -210,48 +196,6 @@ func TestGenerationOfTheFuture(t *testing.T) {
 		pass(time.Second)
 		w.expectCalls("update a")
 	})
-}
-
-// An Inspector's answer is as old as the question: a report in the meantime is newer,
-// and the pod was killed in spite of it.
-func TestReportDuringInspectIsNewer(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		var hidden atomic.Bool
-		asked, answer := make(chan struct{}), make(chan struct{})
-		w.wrap = func(p *podsynctest.Provider) podsync.Provider {
-			return struct {
-				bending
-				podsync.Inspector
-			}{bending{Provider: p, list: func(states []podsync.State) []podsync.State {
-				if hidden.Load() {
-					return nil
-				}
-				return states
-			}}, inspectorFunc(func(context.Context, podsync.Ref) (podsync.State, error) {
-				close(asked)
-				<-answer
-				return podsync.State{}, podsync.ErrNotFound
-			})}
-		}
-		w.run()
-		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
-		hidden.Store(true) // as while its backend starts
-		<-asked
-		hidden.Store(false)
-		w.c.Report(w.backend.Held()[0])
-		close(answer)
-		pass(time.Minute)
-		w.expectPhase("a", corev1.PodRunning)
-		if !w.backend.Running(pod.UID) {
-			t.Error("it was stopped")
-		}
-	})
-}
-
-type inspectorFunc func(context.Context, podsync.Ref) (podsync.State, error)
-
-func (f inspectorFunc) Inspect(ctx context.Context, ref podsync.Ref) (podsync.State, error) {
-	return f(ctx, ref)
 }
 
 // Of a backend that keeps no UIDs a List had an instance of the name, and since

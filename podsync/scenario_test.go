@@ -187,22 +187,6 @@ func TestMarkedNotReadyIsRepaired(t *testing.T) {
 	})
 }
 
-// A client that undoes each write is not fought without end.
-func TestWriteFightIsSlow(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		w.bind(newPod("a"))
-		w.server.ResetJournal()
-		for range 3600 {
-			apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionFalse) })
-			pass(time.Second)
-		}
-		if n := len(w.server.Requests(patches)); n > 40 {
-			t.Errorf("%d patches in an hour", n)
-		}
-	})
-}
-
 // A status that the API refuses never blocks the deletion.
 func TestInvalidStatusThenDelete(t *testing.T) {
 	for _, all := range []bool{false, true} {

@@ -192,24 +192,6 @@ func TestAConditionThatIsNoLongerReportedIsTakenOff(t *testing.T) {
 	})
 }
 
-// The kubelet keeps the grace period of a termination when the object vanishes.
-func TestAPodThatVanishesKeepsTheGracePeriodUnderWay(t *testing.T) {
-	bubble(t, podsynctest.Options{StopTime: time.Minute}, func(w *world) {
-		w.run()
-		w.bind(newPod("a"))
-		pass(time.Minute)
-		w.kubectlDelete("a", 50)
-		pass(10 * time.Second)
-		apitest.Delete[*corev1.Pod](w.server, "default", "a")
-		pass(20 * time.Second)
-		w.expectCalls("start a", "stop a 50s Deleted")
-		pass(2 * time.Minute)
-		if w.known() != 0 {
-			t.Error("it is not forgotten")
-		}
-	})
-}
-
 // Pods that a webhook refuses must not hold up others.
 func TestABrokenNamespaceStarvesNoOther(t *testing.T) {
 	outage := time.Hour
@@ -236,27 +218,6 @@ func TestABrokenNamespaceStarvesNoOther(t *testing.T) {
 		pass(6 * time.Minute)
 		if pod := apitest.Get[*corev1.Pod](w.server, "broken", "b199"); pod.Status.Phase != corev1.PodRunning {
 			t.Errorf("after the outage it is %s", pod.Status.Phase)
-		}
-	})
-}
-
-// A provider that reports a change a hundred times a second writes one a second.
-func TestAChattyProviderDoesNotWriteEachReport(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		pod := w.bind(newPod("a"))
-		pass(time.Minute)
-		w.server.ResetJournal()
-		for i := range 1000 {
-			w.backend.Edit(pod.UID, func(st *corev1.PodStatus) { st.Message = fmt.Sprint(i) })
-			pass(10 * time.Millisecond)
-		}
-		pass(2 * time.Second)
-		if n := len(w.server.Requests(patches)); n > 25 {
-			t.Errorf("%d PATCH in ten seconds", n)
-		}
-		if got := w.pod("a").Status.Message; got != "999" {
-			t.Errorf("the message is %q", got)
 		}
 	})
 }
