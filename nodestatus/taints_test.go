@@ -88,24 +88,6 @@ func TestAnAdoptedNodeGetsTheTaintsThatMustBeThere(t *testing.T) {
 	})
 }
 
-// A client that removes the taint each time loses by one patch a SyncInterval, and a
-// Node that changes under a patch is read again.
-func TestTaintsAreFoughtOverOncePerInterval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := apitest.New(apitest.Options{})
-		w := start(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), KeepTaints: []corev1.Taint{kept}})
-		watch(t, w.c, s.Client(apitest.User{}))
-		s.ResetJournal()
-		for range 60 {
-			apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.Taints = nil })
-			w.pass(time.Second)
-		}
-		if n := len(s.Requests(taintPatches)); n < 5 || n > 7 {
-			t.Errorf("%d patches of taints in a minute, want 6", n)
-		}
-	})
-}
-
 // The status does not suffer from a missing permission, which is reported once.
 func TestRefusedTaintsDoNotHoldUpTheStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -140,20 +140,6 @@ func TestTheFirstBootWaitsForASlowMetadataService(t *testing.T) {
 	})
 }
 
-// It waits no longer than an existing Node does.
-func TestTheFirstBootDoesNotWaitForEver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := apitest.New(apitest.Options{})
-		w := start(t, s, Config{Setters: []Setter{func(context.Context, *corev1.Node) error { return errors.New("no metadata") }}})
-		w.pass(DefaultGracePeriod - time.Second)
-		w.expect(0, 1, 0)
-		w.pass(DefaultSyncInterval + time.Second)
-		if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Reason != ReasonSetterFailed {
-			t.Errorf("Ready is %+v", ready)
-		}
-	})
-}
-
 // A taint is written to the Node itself. With the manager of the creation a later
 // process would take the status of an installer's Node for that of an earlier process.
 func TestTaintsHaveAFieldManagerOfTheirOwn(t *testing.T) {
