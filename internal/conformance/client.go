@@ -59,8 +59,9 @@ type C struct {
 	norm    normalizer
 }
 
-func newC(t *testing.T, name string, server Server) *C {
-	return &C{T: t, Name: name, NS: "c-" + name, server: server, clients: map[string]*http.Client{}, norm: newNormalizer()}
+// newC returns the state of a case; shared as in normalizer.
+func newC(t *testing.T, name string, server Server, shared bool) *C {
+	return &C{T: t, Name: name, NS: "c-" + name, server: server, clients: map[string]*http.Client{}, norm: newNormalizer(shared)}
 }
 
 // namespace creates a namespace for the case.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -18,10 +19,14 @@ import (
 type normalizer struct {
 	uids map[string]string
 	rvs  map[string]string
+	// shared says that others write to the server, too: a kube-apiserver renews its
+	// own Lease. A list that is newer than the newest known write counts as that old.
+	shared bool
+	newest uint64 // of rvs
 }
 
-func newNormalizer() normalizer {
-	return normalizer{uids: map[string]string{}, rvs: map[string]string{}}
+func newNormalizer(shared bool) normalizer {
+	return normalizer{uids: map[string]string{}, rvs: map[string]string{}, shared: shared}
 }
 
 var (
@@ -49,7 +54,25 @@ func (n *normalizer) rv(s string) string {
 		t = fmt.Sprintf("<rv %d>", len(n.rvs)+1)
 		n.rvs[s] = t
 	}
+	n.newest = max(n.newest, number(s))
 	return t
+}
+
+// listRV is rv for the version of a list or bookmark.
+func (n *normalizer) listRV(s string) string {
+	if n.shared && n.newest > 0 && number(s) > n.newest {
+		return n.rv(strconv.FormatUint(n.newest, 10))
+	}
+	return n.rv(s)
+}
+
+// number returns a resourceVersion as a number, or 0.
+func number(rv string) uint64 {
+	n, err := strconv.ParseUint(rv, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // text normalizes values within a text.
@@ -108,6 +131,11 @@ func (n *normalizer) value(key string, v any) any {
 			case k == "continue" && e != "":
 				out[k] = "<some>"
 				continue
+			case k == "resourceVersion" && v["name"] == nil:
+				if rv, ok := e.(string); ok {
+					out[k] = n.listRV(rv)
+					continue
+				}
 			}
 			out[k] = n.value(k, e)
 		}

@@ -138,7 +138,7 @@ func Run(t *testing.T, target Target) {
 			}
 			transcript := ""
 			isolate(t, func(t *testing.T) {
-				c := newC(t, s.name, target.Server(t))
+				c := newC(t, s.name, target.Server(t), target.Real)
 				c.older = version != Versions[0]
 				s.run(c)
 				transcript = c.out.String()
