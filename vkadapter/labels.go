@@ -76,3 +76,12 @@ func withLabels(pod *corev1.Pod) *corev1.Pod {
 	}
 	return pod
 }
+
+// merged adds entries to a map, which may be nil, and returns it.
+func merged(to, from map[string]string) map[string]string {
+	if to == nil {
+		return maps.Clone(from)
+	}
+	maps.Copy(to, from)
+	return to
+}

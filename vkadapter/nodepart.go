@@ -5,7 +5,6 @@ package vkadapter
 
 import (
 	"context"
-	"maps"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,14 +73,6 @@ func (a *Adapter) Setter(_ context.Context, node *corev1.Node) error {
 		}
 	}
 	return nil
-}
-
-func merged(to, from map[string]string) map[string]string {
-	if to == nil {
-		return maps.Clone(from)
-	}
-	maps.Copy(to, from)
-	return to
 }
 
 func setList(to *corev1.ResourceList, from corev1.ResourceList) {
