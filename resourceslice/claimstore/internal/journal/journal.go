@@ -155,7 +155,7 @@ func Parse(driver string, data []byte) (*Log, error) {
 				continue
 			}
 		}
-		entry, named, intact := parseLine(text)
+		entry, intact := parseLine(text)
 		if !intact && bytes.IndexByte(data[to:], '\n') < 0 {
 			// The last line: a write that was cut off, and never acknowledged, looks
 			// like this. What it adds is lost, and what comes next is written over it.
@@ -163,7 +163,7 @@ func Parse(driver string, data []byte) (*Log, error) {
 			break
 		}
 		l.good = to
-		if !named {
+		if entry.UID == "" {
 			l.lose(text)
 			continue
 		}
@@ -211,21 +211,21 @@ func (l *Log) parseHeader(text []byte) error {
 	return nil
 }
 
-// parseLine returns the entry of a line, whether the line names a claim, and
-// whether its checksum is right.
-func parseLine(text []byte) (e Entry, named, intact bool) {
+// parseLine returns the entry of a line, without a UID if it names no claim, and whether
+// its checksum is right.
+func parseLine(text []byte) (e Entry, intact bool) {
 	text = bytes.TrimRight(text, " \n")
 	if len(text) <= jsonFrom {
-		return Entry{}, false, false
+		return Entry{}, false
 	}
 	object := text[jsonFrom:]
 	intact = string(text[1:jsonFrom]) == " "+checksum(object)+" "
 	if err := json.Unmarshal(object, &e); err != nil {
-		return Entry{}, false, false
+		return Entry{}, false
 	}
 	e.Unreadable = !intact || e.V != Version
 	e.setMark(text[0])
-	return e, e.UID != "", intact
+	return e, intact
 }
 
 func (e *Entry) setMark(mark byte) { e.Undoing, e.Ended = mark == Undoing, mark == Ended }
@@ -312,7 +312,7 @@ func (l *Log) Mark(uid string, mark byte) (data []byte, offset int, ok bool) {
 // Wrote updates l after data was written at offset, as Append or Mark said.
 func (l *Log) Wrote(data []byte, offset int) {
 	if offset == l.good {
-		entry, _, _ := parseLine(data)
+		entry, _ := parseLine(data)
 		l.raw = append(l.raw[:offset], data...)
 		l.good = len(l.raw)
 		l.add(&line{from: offset, to: l.good, entry: entry})
@@ -329,7 +329,7 @@ func (l *Log) Wrote(data []byte, offset int) {
 // Wasteful reports whether the file should be replaced by Rewritten.
 func (l *Log) Wasteful() bool {
 	size := 0
-	for e := range l.current() {
+	for _, e := range l.current() {
 		size += e.to - e.from
 	}
 	return l.headerDamaged || len(l.lost) > 0 || len(l.raw) > 2*size+slack
@@ -340,7 +340,7 @@ func (l *Log) Wasteful() bool {
 func (l *Log) Rewritten() []byte {
 	data := New(l.driver).raw
 	unreadable := false
-	for n := range l.current() {
+	for _, n := range l.current() {
 		data = append(data, l.raw[n.from:n.to]...)
 		unreadable = n.entry.Unreadable
 	}
@@ -350,30 +350,26 @@ func (l *Log) Rewritten() []byte {
 	return data
 }
 
-// current yields the lines that Rewritten keeps.
-func (l *Log) current() iter.Seq[*line] {
-	tombstones := 0
+// current returns the lines that Rewritten keeps.
+func (l *Log) current() (kept []*line) {
+	skip := -keptEnded
 	for _, n := range l.latest {
 		if n.entry.Ended {
-			tombstones++
+			skip++
 		}
 	}
-	return func(yield func(*line) bool) {
-		skip := tombstones - keptEnded
-		for _, n := range l.lines {
-			if l.latest[n.entry.UID] != n {
+	for _, n := range l.lines {
+		if l.latest[n.entry.UID] != n {
+			continue
+		}
+		if n.entry.Ended {
+			if skip--; skip >= 0 {
 				continue
 			}
-			if n.entry.Ended {
-				if skip--; skip >= 0 {
-					continue
-				}
-			}
-			if !yield(n) {
-				return
-			}
 		}
+		kept = append(kept, n)
 	}
+	return kept
 }
 
 // Lost returns damaged lines that stand for no entry.
@@ -405,7 +401,7 @@ func (l *Log) Check() error {
 	}
 	if rest := l.raw[l.good:]; len(rest) > 0 {
 		if at := bytes.IndexByte(rest, '\n'); at >= 0 {
-			if _, _, intact := parseLine(rest[:at+1]); intact || bytes.IndexByte(rest[at+1:], '\n') >= 0 {
+			if _, intact := parseLine(rest[:at+1]); intact || bytes.IndexByte(rest[at+1:], '\n') >= 0 {
 				return fmt.Errorf("there are lines behind %d", l.good)
 			}
 		}

@@ -32,7 +32,7 @@ func parse(t *testing.T, data []byte) *Log {
 // state sums up the claims of a log, the ended ones too.
 func state(l *Log) string {
 	var parts []string
-	for n := range l.current() {
+	for _, n := range l.current() {
 		e := n.entry
 		text := fmt.Sprintf("%s %s", e.UID, e.Phase)
 		if len(e.State) > 0 {
@@ -184,6 +184,41 @@ func TestARecordOfANewerVersionIsUnreadable(t *testing.T) {
 	}
 }
 
+// What comes behind a line that can't be read is kept, and the line is not taken for the
+// piece that a power cut has left, which is written over.
+func TestALineThatIsNoRecordIsLost(t *testing.T) {
+	sealed := func(object string) string { return "+ " + checksum([]byte(object)) + " " + object + "\n" }
+	good := sealed(`{"v":1,"uid":"b","phase":"Prepared"}`)
+	for name, text := range map[string]string{
+		"short":             "+ 0 x\n",
+		"without an object": sealed(""),
+		"of another type":   sealed(`{"v":1,"uid":"a","phase":7}`),
+	} {
+		l := parse(t, []byte(string(New(driver).raw)+text+good))
+		if got := state(l); got != "b Prepared" || len(l.Lost()) != 1 || l.good != len(l.raw) {
+			t.Errorf("%s: the claims are %s, and %q is lost", name, got, l.Lost())
+		}
+		l = parse(t, []byte(string(New(driver).raw)+good+text))
+		if data, offset, err := l.Append(Entry{UID: "c", Phase: Prepared}); err != nil || offset != len(New(driver).raw)+len(good) {
+			t.Errorf("%s as the last line: %q is written at %d, %v", name, data, offset, err)
+		}
+	}
+}
+
+// A record that covers the piece of a longer one ends where the piece ended.
+func TestARecordIsNoLongerThanThePieceThatItCovers(t *testing.T) {
+	l := New(driver)
+	long, _, _ := l.Append(Entry{UID: strings.Repeat("a", 200), Phase: Preparing})
+	short, _, _ := l.Append(Entry{UID: "b", Phase: Preparing})
+	for _, n := range []int{len(short) - 1, len(short), len(short) + 1, len(long) - 1} {
+		l := parse(t, append(slices.Clone(New(driver).raw), long[:n]...))
+		data, _, err := l.Append(Entry{UID: "b", Phase: Preparing})
+		if err != nil || len(data) != max(n, len(short)) || data[len(data)-1] != '\n' {
+			t.Errorf("a piece of %d bytes is covered by %d: %q, %v", n, len(data), data, err)
+		}
+	}
+}
+
 func TestABlankLineIsNoDamage(t *testing.T) {
 	l := parse(t, append(New(driver).raw, "   \n\n"...))
 	if len(l.Lost()) > 0 || l.Wasteful() {
@@ -208,8 +243,10 @@ func TestARewriteOfAFileWithoutClaims(t *testing.T) {
 func TestHolder(t *testing.T) {
 	gpu, part := Device{Pool: "n1", Name: "gpu-0"}, Device{Pool: "n1", Name: "gpu-0", ShareID: "s1"}
 	l := New(driver)
-	data, offset, _ := l.Append(Entry{UID: "a", Phase: Preparing, Devices: []Device{gpu}})
-	l.Wrote(data, offset)
+	for _, e := range []Entry{{UID: "a", Phase: Preparing, Devices: []Device{gpu}}, {UID: "z", Phase: Preparing}} {
+		data, offset, _ := l.Append(e)
+		l.Wrote(data, offset)
+	}
 	for _, c := range []struct {
 		uid    string
 		device Device
@@ -226,8 +263,36 @@ func TestHolder(t *testing.T) {
 	}
 }
 
+// All yields what has not ended, once, and Append refuses a state that is no JSON.
+func TestAll(t *testing.T) {
+	l := New(driver)
+	for _, uid := range []string{"a", "b", "c", "a"} {
+		data, offset, err := l.Append(Entry{UID: uid, Phase: Prepared})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Wrote(data, offset)
+	}
+	mark, offset, _ := l.Mark("b", Ended)
+	l.Wrote(mark, offset)
+	var got []string
+	for e := range l.All() {
+		got = append(got, e.UID)
+	}
+	if want := []string{"c", "a"}; !slices.Equal(got, want) {
+		t.Errorf("the claims are %q, want %q", got, want)
+	}
+	if data, _, err := l.Append(Entry{UID: "d", Phase: Prepared, State: json.RawMessage("{")}); err == nil {
+		t.Errorf("%q is written", data)
+	}
+}
+
 func TestARewriteKeepsTheNewestTombstones(t *testing.T) {
 	l := New(driver)
+	for i := range 20 { // claims that have not ended count for nothing
+		data, offset, _ := l.Append(Entry{UID: fmt.Sprint("live", i), Phase: Prepared})
+		l.Wrote(data, offset)
+	}
 	for i := range keptEnded + 10 {
 		data, offset, _ := l.Append(Entry{UID: fmt.Sprint(i), Phase: Prepared})
 		l.Wrote(data, offset)
@@ -237,7 +302,7 @@ func TestARewriteKeepsTheNewestTombstones(t *testing.T) {
 	l = parse(t, l.Rewritten())
 	_, oldest := l.Get("9")
 	_, kept := l.Get("10")
-	if oldest || !kept || len(l.latest) != keptEnded {
+	if oldest || !kept || len(l.latest) != keptEnded+20 {
 		t.Errorf("%d tombstones; the tenth is there: %v, the eleventh: %v", len(l.latest), oldest, kept)
 	}
 }
