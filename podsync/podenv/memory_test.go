@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -206,6 +207,25 @@ func TestAMemoryOnDiskHasSecretsOnlySealed(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestManagedFieldsStayInMemoryOnly(t *testing.T) {
+	memory := &Memory{}
+	settings := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "settings", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}},
+		Data:       map[string]string{"k": "v"},
+	}
+	memory.keep(objectKey{"ConfigMap", ns, "settings"}, &held{object: settings})
+	data, err := memory.Encode(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(data); strings.Contains(text, "kubectl") || !strings.Contains(text, `"k":"v"`) {
+		t.Errorf("on disk is %s", text)
+	}
+	if len(settings.ManagedFields) != 1 {
+		t.Error("Encode changed an object that all pods share")
 	}
 }
 
