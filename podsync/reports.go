@@ -24,9 +24,8 @@ const maxEarly = 10_000
 
 // early is a report of a pod that was not seen yet.
 type early struct {
-	state State
-	fp    uint64
-	seq   uint64
+	ref   Ref
+	event core.Reported
 	at    instant
 }
 
@@ -59,7 +58,8 @@ func (r *reports) take(st State) {
 	case t == nil && (st.UID != "" || r.pods.names[nameOf(st.Ref)] == nil):
 		key := keyOf(st.Ref)
 		if _, known := r.early[key]; known || len(r.early) < maxEarly {
-			r.early[key] = early{state: st.private(), fp: fp, seq: seq, at: r.pods.now()}
+			own := st.private()
+			r.early[key] = early{st.Ref, core.Reported{Seq: seq, Report: own.report(), FP: fp}, r.pods.now()}
 			return
 		}
 		r.observer.dropped(st.Ref, DroppedUnknown, nil)
@@ -117,23 +117,20 @@ func (r *reports) join(t *entry, at core.Moment) {
 			continue
 		}
 		delete(r.early, key)
-		if e.state.UID == "" && !t.MayBe(e.seq) {
-			r.observer.dropped(e.state.Ref, DroppedAmbiguous, nil)
+		if e.ref.UID == "" && !t.MayBe(e.event.Seq) {
+			r.observer.dropped(e.ref, DroppedAmbiguous, nil)
 			continue
 		}
-		r.pods.apply(t, at, core.Reported{Seq: e.seq, Report: e.state.report(), FP: e.fp})
+		r.pods.apply(t, at, e.event)
 	}
 }
 
 // keep keeps the last report of an instance that the provider has forgotten before its pod was
 // seen: nothing else remembers its exit codes. The lock of the table must be held.
 func (r *reports) keep(t *entry) {
-	last := t.Unclaimed()
-	if last == nil || len(r.early) >= maxEarly {
-		return
+	if last, fp := t.Unclaimed(); last != nil && len(r.early) < maxEarly {
+		r.early[keyOf(t.ref)] = early{t.ref, core.Reported{Seq: r.pods.tick(), Report: last, FP: fp}, r.pods.now()}
 	}
-	st := State{Ref: t.ref, Stopped: last.Stopped, Status: last.Status, Annotations: last.Annotations, Delete: last.Delete}
-	r.early[keyOf(t.ref)] = early{state: st, fp: r.prints.of(&st), seq: r.pods.tick(), at: r.pods.now()}
 }
 
 // expire drops the reports of pods that did not appear in time. The lock of the table must
@@ -142,7 +139,7 @@ func (r *reports) expire(now instant) {
 	for key, e := range r.early {
 		if now-e.at > earlyFor {
 			delete(r.early, key)
-			r.observer.dropped(e.state.Ref, DroppedUnknown, nil)
+			r.observer.dropped(e.ref, DroppedUnknown, nil)
 		}
 	}
 }

@@ -286,19 +286,20 @@ func (t *State) Supersedable() bool {
 func (t *State) LastReport() *corev1.PodStatus { return t.report() }
 
 // Unclaimed returns the last report of an instance that the provider has forgotten before its
-// pod was seen, if it has exit codes; nil if there is none. It must not be changed.
-func (t *State) Unclaimed() *Report {
+// pod was seen, if it has exit codes, and its fingerprint; nil if there is none. It must not be
+// changed.
+func (t *State) Unclaimed() (last *Report, fp uint64) {
 	if !t.Orphan() || !t.Stopped() || t.provider.status == nil {
-		return nil
+		return nil, 0
 	}
 	ended := func(c corev1.ContainerStatus) bool { return c.State.Terminated != nil }
 	if !slices.ContainsFunc(t.provider.status.ContainerStatuses, ended) {
-		return nil
+		return nil, 0
 	}
 	return &Report{
 		Stopped: t.end.reason != StopLost, Status: *t.provider.status,
 		Annotations: t.provider.annotations, Delete: t.provider.deletes,
-	}
+	}, t.provider.fp
 }
 
 // LastStatus returns the status that the next report is compared with: the last report, or

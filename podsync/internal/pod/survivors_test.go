@@ -571,7 +571,7 @@ func TestWhatIsUnclaimed(t *testing.T) {
 		"its pod was seen":          {runningPod().says(exited(3, true)).with(forget), false, false},
 		"it was the one of no name": {newScene(testPod()), false, false},
 	} {
-		got := tc.scene.Unclaimed()
+		got, _ := tc.scene.Unclaimed()
 		if (got != nil) != tc.want || got != nil && (got.Stopped != tc.stopped || len(got.Status.ContainerStatuses) != 1) {
 			t.Errorf("%s: %+v", name, got)
 		}
