@@ -6,7 +6,6 @@ package claimstore
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -405,14 +404,4 @@ func TestAPassForgetsClaims(t *testing.T) {
 	r.api.claims = nil
 	pass()
 	r.expect("prepare a mig-1, unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
-}
-
-func TestBootID(t *testing.T) {
-	if _, err := os.Stat("/proc/sys/kernel/random/boot_id"); err != nil {
-		t.Skip(err)
-	}
-	first, err := BootID()
-	if again, _ := BootID(); err != nil || first != again || strings.TrimSpace(first) != first || len(first) < 30 {
-		t.Errorf("%q, then %q, %v", first, again, err)
-	}
 }
