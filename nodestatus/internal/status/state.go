@@ -190,8 +190,8 @@ func (s *State) register(node *corev1.Node) error {
 	return nil
 }
 
-// see takes node as the server's view unless a newer one is known, and reports
-// whether it did. It does not keep node.
+// see takes node, which has the view's UID, as the server's view unless a newer one is
+// known, and reports whether it did. It does not keep node.
 func (s *State) see(node *corev1.Node) bool {
 	if s.view != nil && !newer(node.ResourceVersion, s.view.resourceVersion) {
 		return false

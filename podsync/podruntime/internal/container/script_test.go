@@ -168,8 +168,7 @@ func (s *stage) fact(words []string) error {
 		return nil
 	}
 	c := s.world.Containers[slices.Index(s.names, words[1])]
-	switch words[0] {
-	case "recall":
+	if words[0] == "recall" {
 		rec := Record{Image: "image", Noted: slices.Contains(words, "noted")}
 		attempt, _ := strconv.Atoi(words[2])
 		if slices.Contains(words, "ran") {
