@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,9 +26,13 @@ func Below(path string) ([]string, error) {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
-	var found []string
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20) // an overlay of many layers has a long line
+	return below(f, path)
+}
+
+// below is Below for a mountinfo and a path without symbolic links.
+func below(mountinfo io.Reader, path string) (found []string, err error) {
+	lines := bufio.NewScanner(mountinfo)
+	lines.Buffer(nil, longest)
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 5 {
@@ -45,6 +50,9 @@ func Below(path string) ([]string, error) {
 	slices.Reverse(found)
 	return found, nil
 }
+
+// longest is the length of the longest line that is read: an overlay of many layers has a long one.
+const longest = 1 << 20
 
 // unescape decodes the characters that the kernel escapes in mountinfo.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

@@ -338,7 +338,12 @@ func (r *Runtime) remove() error {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	errs = append(errs, cgroups.Kernel.Remove(ctx, r.CgroupParent()), mounts.UnmountBelow(r.Dir), os.RemoveAll(r.Dir))
+	errs = append(errs, cgroups.Kernel.Remove(ctx, r.CgroupParent()))
+	if err := mounts.UnmountBelow(r.Dir); err != nil {
+		errs = append(errs, err) // what may be mounted is not deleted
+	} else {
+		errs = append(errs, os.RemoveAll(r.Dir))
+	}
 	if _, err := os.Stat("/sys/class/net/" + r.bridge); err == nil && r.bridge != "" {
 		if out, err := exec.Command("busybox", "ip", "link", "del", r.bridge).CombinedOutput(); err != nil {
 			errs = append(errs, fmt.Errorf("delete the bridge: %w: %s", err, out))
