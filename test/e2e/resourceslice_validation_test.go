@@ -212,10 +212,10 @@ var verdicts = map[string]func(*resourceslice.Pool){
 }
 
 // recordVerdicts makes TestResourceSliceValidation record the verdicts.
-var recordVerdicts = flag.Bool("verdicts.record", false, "write the API server's verdicts to resourceslice/testdata/verdicts.json")
+var recordVerdicts = flag.Bool("verdicts.record", false, "write the API server's verdicts to resourceslice/internal/validation/testdata/verdicts.json")
 
-// verdict is a pool with the API server's answer. The tests of package
-// resourceslice read the file of recorded verdicts, which has a list of them.
+// verdict is a pool with the API server's answer. The tests of package validation
+// read the file of recorded verdicts, which has a list of them.
 type verdict struct {
 	Name    string
 	ID      resourceslice.PoolID
@@ -424,7 +424,7 @@ func TestResourceSliceValidation(t *testing.T) {
 			}
 			lines[i] = string(line)
 		}
-		err := os.WriteFile("../../resourceslice/testdata/verdicts.json", []byte("[\n"+strings.Join(lines, ",\n")+"\n]\n"), 0o644)
+		err := os.WriteFile("../../resourceslice/internal/validation/testdata/verdicts.json", []byte("[\n"+strings.Join(lines, ",\n")+"\n]\n"), 0o644)
 		if err != nil {
 			t.Error(err)
 		}
