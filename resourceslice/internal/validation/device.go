@@ -93,9 +93,7 @@ func (c *checker) version(v string, path *field.Path) {
 }
 
 func (c *checker) taints(taints []resourcev1.DeviceTaint, path *field.Path) {
-	if !c.atMost(resourcev1.DeviceTaintsMaxLength, len(taints), path) {
-		return
-	}
+	c.atMost(resourcev1.DeviceTaintsMaxLength, len(taints), path)
 	for i := range taints {
 		t, path := &taints[i], path.Index(i)
 		c.key(t.Key, path.Child("key"))
@@ -106,9 +104,7 @@ func (c *checker) taints(taints []resourcev1.DeviceTaint, path *field.Path) {
 }
 
 func (c *checker) consumption(consumed []resourcev1.DeviceCounterConsumption, path *field.Path) {
-	if !c.atMost(resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice, len(consumed), path) {
-		return
-	}
+	c.atMost(resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice, len(consumed), path)
 	for i := range consumed {
 		one, path := &consumed[i], path.Index(i)
 		c.label(one.CounterSet, path.Child("counterSet"))
@@ -146,9 +142,7 @@ func (c *checker) binding(d *resourcev1.Device, path *field.Path) {
 
 // names checks a list of at most limit different names.
 func (c *checker) names(all []string, limit int, path *field.Path, check func(string, *field.Path)) {
-	if !c.atMost(limit, len(all), path) {
-		return
-	}
+	c.atMost(limit, len(all), path)
 	for i, name := range all {
 		check(name, path.Index(i))
 		c.when(slices.Contains(all[:i], name), field.Duplicate(path.Index(i), name))
@@ -204,12 +198,13 @@ func (c *checker) policy(p *resourcev1.CapacityRequestPolicy, capacity resource.
 		c.add(field.Required(path.Child("default"), "validValues and validRange need it"))
 	case p.ValidRange != nil:
 		c.validRange(p.Default, p.ValidRange, &capacity, path.Child("validRange"))
-	case c.atMost(maxValidValues, len(p.ValidValues), path.Child("validValues")):
+	default:
 		c.validValues(p, &capacity, path.Child("validValues"))
 	}
 }
 
 func (c *checker) validValues(p *resourcev1.CapacityRequestPolicy, capacity *resource.Quantity, path *field.Path) {
+	c.atMost(maxValidValues, len(p.ValidValues), path)
 	for i := range p.ValidValues {
 		v := &p.ValidValues[i]
 		c.when(i > 0 && p.ValidValues[i-1].Cmp(*v) >= 0, field.Invalid(path.Index(i), text(*v), "must be in ascending order"))

@@ -77,12 +77,9 @@ func (c *checker) when(holds bool, problem *field.Error) {
 	}
 }
 
-// atMost reports whether there are no more than limit things.
-func (c *checker) atMost(limit, n int, path *field.Path) bool {
-	if n > limit {
-		c.add(field.TooMany(path, n, limit))
-	}
-	return n <= limit
+// atMost checks a number of things.
+func (c *checker) atMost(limit, n int, path *field.Path) {
+	c.when(n > limit, field.TooMany(path, n, limit))
 }
 
 func (c *checker) length(limit int, s string, path *field.Path) {
@@ -201,10 +198,9 @@ func (c *checker) counterSets(all []resourcev1.CounterSet, path *field.Path) map
 
 func (c *checker) counters(counters map[string]resourcev1.Counter, limit int, path *field.Path) {
 	c.when(len(counters) == 0, field.Required(path, "must have a counter"))
-	if c.atMost(limit, len(counters), path) {
-		for name := range counters {
-			c.label(name, path.Key(name))
-		}
+	c.atMost(limit, len(counters), path)
+	for name := range counters {
+		c.label(name, path.Key(name))
 	}
 }
 

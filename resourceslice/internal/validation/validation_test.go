@@ -4,12 +4,25 @@
 package validation
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
+
+// TestID has the lengths of names of several parts, of which each is short.
+func TestID(t *testing.T) {
+	name := strings.Repeat("a/", resourcev1.PoolNameMaxLength/2) + "a"
+	if problems := ID("d.example.com", name); len(problems) > 0 {
+		t.Errorf("%d bytes: %v", len(name), problems)
+	}
+	if problems := ID("d.example.com", name+"a"); len(problems) != 1 || problems[0].Field != "name" {
+		t.Errorf("%d bytes: problems %v, want one at name", len(name)+1, problems)
+	}
+}
 
 // TestPool has the cases that the recorded answers of the API server don't have:
 // TestSetRefusesWhatTheAPIServerRefuses has the others.
@@ -56,7 +69,6 @@ func TestPool(t *testing.T) {
 	version := func(text string) func(*resourcev1.ResourceSliceSpec) {
 		return attribute(resourcev1.DeviceAttribute{VersionValue: &text})
 	}
-	const values = "nodeSelectorTerms[0].matchExpressions[0].values"
 	consume := func(set, counter string) func(*resourcev1.ResourceSliceSpec) {
 		return func(p *resourcev1.ResourceSliceSpec) {
 			p.SharedCounters = []resourcev1.CounterSet{{Name: "s", Counters: map[string]resourcev1.Counter{"c": {Value: *quantity("1")}}}}
@@ -65,20 +77,61 @@ func TestPool(t *testing.T) {
 			}
 		}
 	}
+	many := func(list func(int) resourcev1.DeviceAttribute) func(*resourcev1.ResourceSliceSpec) {
+		return func(p *resourcev1.ResourceSliceSpec) {
+			p.Devices[0].Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"a": list(20), "b": list(28), "c": {IntValue: new(int64)}}
+		}
+	}
+	// partition sets the attribute with the type of partitions. Only the second of two
+	// devices consumes counters; it has the given attributes.
+	partition := func(name resourcev1.FullyQualifiedName, has ...resourcev1.QualifiedName) func(*resourcev1.ResourceSliceSpec) {
+		return func(p *resourcev1.ResourceSliceSpec) {
+			consume("s", "c")(p)
+			p.Driver, p.PartitionTypeAttribute = "d.example.com", &name
+			p.Devices = append([]resourcev1.Device{{Name: "whole"}}, p.Devices...)
+			p.Devices[1].Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"x": {StringValue: new("other")}}
+			for _, name := range has {
+				p.Devices[1].Attributes[name] = resourcev1.DeviceAttribute{StringValue: new("half")}
+			}
+		}
+	}
+	const values = "nodeSelectorTerms[0].matchExpressions[0].values"
 	for name, tc := range map[string]struct {
 		change func(*resourcev1.ResourceSliceSpec)
 		want   string // the path of the problem
 	}{
-		"valid":                     {func(*resourcev1.ResourceSliceSpec) {}, ""},
-		"no nodes":                  {func(p *resourcev1.ResourceSliceSpec) { p.NodeName = nil }, "nodes"},
-		"two kinds of nodes":        {func(p *resourcev1.ResourceSliceSpec) { p.AllNodes = new(true) }, "nodes"},
-		"a list of values":          {attribute(resourcev1.DeviceAttribute{IntValues: []int64{1}}), ""},
-		"an empty list of values":   {attribute(resourcev1.DeviceAttribute{IntValues: []int64{}}), "devices[0].attributes[a]"},
-		"no value":                  {attribute(resourcev1.DeviceAttribute{}), "devices[0].attributes[a]"},
-		"a value and a list":        {attribute(resourcev1.DeviceAttribute{IntValue: new(int64(1)), IntValues: []int64{1}}), "devices[0].attributes[a]"},
-		"counter":                   {consume("s", "c"), ""},
-		"unknown counter set":       {consume("x", "c"), "devices[0].consumesCounters[0].counterSet"},
-		"unknown counter":           {consume("s", "x"), "devices[0].consumesCounters[0].counters[x]"},
+		"valid":                   {func(*resourcev1.ResourceSliceSpec) {}, ""},
+		"no nodes":                {func(p *resourcev1.ResourceSliceSpec) { p.NodeName = nil }, "nodes"},
+		"two kinds of nodes":      {func(p *resourcev1.ResourceSliceSpec) { p.AllNodes = new(true) }, "nodes"},
+		"a list of values":        {attribute(resourcev1.DeviceAttribute{IntValues: []int64{1}}), ""},
+		"an empty list of values": {attribute(resourcev1.DeviceAttribute{IntValues: []int64{}}), "devices[0].attributes[a]"},
+		"48 bools and a value":    {many(func(n int) resourcev1.DeviceAttribute { return resourcev1.DeviceAttribute{BoolValues: make([]bool, n)} }), "devices[0]"},
+		"48 ints and a value":     {many(func(n int) resourcev1.DeviceAttribute { return resourcev1.DeviceAttribute{IntValues: make([]int64, n)} }), "devices[0]"},
+		"48 strings and a value": {many(func(n int) resourcev1.DeviceAttribute {
+			return resourcev1.DeviceAttribute{StringValues: make([]string, n)}
+		}), "devices[0]"},
+		"48 versions and a value": {many(func(n int) resourcev1.DeviceAttribute {
+			return resourcev1.DeviceAttribute{VersionValues: slices.Repeat([]string{"1.0.0"}, n)}
+		}), "devices[0]"},
+		"no value":                      {attribute(resourcev1.DeviceAttribute{}), "devices[0].attributes[a]"},
+		"a value and a list":            {attribute(resourcev1.DeviceAttribute{IntValue: new(int64(1)), IntValues: []int64{1}}), "devices[0].attributes[a]"},
+		"counter":                       {consume("s", "c"), ""},
+		"unknown counter set":           {consume("x", "c"), "devices[0].consumesCounters[0].counterSet"},
+		"unknown counter":               {consume("s", "x"), "devices[0].consumesCounters[0].counters[x]"},
+		"the name of another device":    {func(p *resourcev1.ResourceSliceSpec) { p.Devices = append(p.Devices, p.Devices[0]) }, "devices[1].name"},
+		"a partition":                   {partition("d.example.com/size", "d.example.com/size"), ""},
+		"a partition by a bare name":    {partition("d.example.com/size", "size"), ""},
+		"a partition without a type":    {partition("d.example.com/size"), "devices[1].attributes[d.example.com/size]"},
+		"a partition of another domain": {partition("e.example.com/size", "size"), "devices[1].attributes[e.example.com/size]"},
+		"a type that is no name":        {partition("d.example.com/a-b", "d.example.com/a-b"), "partitionTypeAttribute"},
+		"steps from zero":               {policy("4", within("2", "0", "4", "1")), ""},
+		"steps of zero":                 {policy("4", within("2", "1", "4", "0")), "devices[0].capacity[c].requestPolicy.validRange.step"},
+		// The largest integer, and steps whose thousandths are beyond it.
+		"a maximum of 64 bits":  {policy("9223372036854775807", within("0", "0", "9223372036854775807", "1")), ""},
+		"a maximum beyond them": {policy("20E", within("0", "0", "20E", "1")), "devices[0].capacity[c].requestPolicy.validRange.step"},
+		"large steps": {policy("9E", resourcev1.CapacityRequestPolicy{
+			Default: quantity("3"), ValidRange: &resourcev1.CapacityRequestPolicyRange{Min: quantity("1"), Step: quantity("8E")},
+		}), "devices[0].capacity[c].requestPolicy.validRange.step"},
 		"whole steps":               {policy("4", within("2", "2", "4", "1")), ""},
 		"fractional steps":          {policy("4", within("2", "500m", "3500m", "1500m")), ""},
 		"default between the steps": {policy("5", within("2", "1", "5", "2")), "devices[0].capacity[c].requestPolicy.validRange.step"},
@@ -104,6 +157,9 @@ func TestPool(t *testing.T) {
 		"a version of 20 digits":     {version("1.2.20000000000000000000"), "devices[0].attributes[a].version"},
 		"a pre-release of 20 digits": {version("1.2.3-rc.20000000000000000000"), "devices[0].attributes[a].version"},
 		"a build of 20 digits":       {version("1.2.3+20000000000000000000"), ""},
+		"no capacity": {func(p *resourcev1.ResourceSliceSpec) {
+			p.Devices[0].Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"c": {}}
+		}, ""},
 		"a negative capacity": {func(p *resourcev1.ResourceSliceSpec) {
 			p.Devices[0].Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"c": {Value: *quantity("-1")}}
 		}, "devices[0].capacity[c].value"},

@@ -4,6 +4,7 @@
 package versions
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,10 +18,12 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/internal/testmain"
 )
@@ -79,28 +82,17 @@ func TestConversionKeepsEveryField(t *testing.T) {
 	if n < 100 {
 		t.Fatalf("only %d fields", n)
 	}
-	there, err := toV1beta2(&from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	there := toV1beta2(&from)
 	if diff := cmp.Diff(toJSON(t, from), toJSON(t, there)); diff != "" {
 		t.Error(diff)
 	}
-	back, err := fromV1beta2(there)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(toJSON(t, from), toJSON(t, back)); diff != "" {
+	if diff := cmp.Diff(toJSON(t, from), toJSON(t, fromV1beta2(there))); diff != "" {
 		t.Error(diff)
 	}
 	var beta resourcev1beta2.ResourceSlice
 	beta.Labels = map[string]string{"a": "b"}
 	fill(reflect.ValueOf(&beta.Spec).Elem(), new(int))
-	v1, err := fromV1beta2(&beta)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(toJSON(t, beta), toJSON(t, v1)); diff != "" {
+	if diff := cmp.Diff(toJSON(t, beta), toJSON(t, fromV1beta2(&beta))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -122,7 +114,10 @@ func TestEachVersionWritesAndReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		s.Serve(resourcev1beta2.SchemeGroupVersion, true)
-		for _, v := range All(s.Client(apitest.User{}).ResourceV1(), s.Client(apitest.User{}).ResourceV1beta2(), "tester") {
+		for i, v := range All(s.Client(apitest.User{}).ResourceV1(), s.Client(apitest.User{}).ResourceV1beta2(), "tester") {
+			if v.Name != Names[i] {
+				t.Errorf("version %d is %s, want %s", i, v.Name, Names[i])
+			}
 			slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s-" + v.Name}, Spec: resourcev1.ResourceSliceSpec{
 				Driver: "d.example.com", NodeName: new("n1"), Pool: resourcev1.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 1},
 			}}
@@ -157,11 +152,48 @@ func TestEachVersionWritesAndReads(t *testing.T) {
 			if _, err := v.Convert(list); err == nil {
 				t.Errorf("%s: a list was converted", v.Name)
 			}
+			listed, err := meta.ExtractList(list)
+			if err != nil || len(listed) != 1 {
+				t.Fatalf("%s: listed %v, %v", v.Name, listed, err)
+			}
+			if got, err := v.Convert(listed[0]); err != nil || got.Name != slice.Name || len(got.Spec.Devices) != 1 {
+				t.Errorf("%s: listed %+v, %v", v.Name, got, err)
+			}
 			if err := v.Delete(t.Context(), slice.Name, metav1.DeleteOptions{}); err != nil {
 				t.Errorf("%s: %v", v.Name, err)
 			}
 		}
 	})
+}
+
+// emptyAnswers is a client whose answers are empty objects, as a proxy makes them up.
+type emptyAnswers struct {
+	slicesClient[*resourcev1.ResourceSlice, *resourcev1.ResourceSliceList]
+}
+
+func (emptyAnswers) Get(context.Context, string, metav1.GetOptions) (*resourcev1.ResourceSlice, error) {
+	return &resourcev1.ResourceSlice{}, nil
+}
+
+func (emptyAnswers) Create(context.Context, *resourcev1.ResourceSlice, metav1.CreateOptions) (*resourcev1.ResourceSlice, error) {
+	return &resourcev1.ResourceSlice{}, nil
+}
+
+func (emptyAnswers) Update(context.Context, *resourcev1.ResourceSlice, metav1.UpdateOptions) (*resourcev1.ResourceSlice, error) {
+	return &resourcev1.ResourceSlice{}, nil
+}
+
+func TestAnEmptyAnswerIsAnError(t *testing.T) {
+	v := newVersion("v1", emptyAnswers{}, "tester", same, same)
+	if got, err := v.Get(t.Context(), "s1"); !errors.Is(err, apierr.ErrAnswer) {
+		t.Errorf("Get: %v, %v, want ErrAnswer", got, err)
+	}
+	for _, resourceVersion := range []string{"", "7"} {
+		slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s1", ResourceVersion: resourceVersion}}
+		if got, err := v.Write(t.Context(), slice, false); !errors.Is(err, apierr.ErrAnswer) {
+			t.Errorf("Write at %q: %v, %v, want ErrAnswer", resourceVersion, got, err)
+		}
+	}
 }
 
 func TestGone(t *testing.T) {
@@ -180,6 +212,7 @@ func TestGone(t *testing.T) {
 		"not a status":              {errors.New("not found"), "", false},
 		"an object":                 {status(http.StatusNotFound, object), "s1", false},
 		"an object, but of a list":  {status(http.StatusNotFound, object), "", true},
+		"no object, of a list":      {status(http.StatusNotFound, &metav1.StatusDetails{Kind: "resourceslices"}), "", true},
 		"no details":                {status(http.StatusNotFound, nil), "s1", true},
 		"no name":                   {status(http.StatusNotFound, &metav1.StatusDetails{Kind: "k"}), "s1", true},
 		"no kind":                   {status(http.StatusNotFound, &metav1.StatusDetails{Name: "s1"}), "s1", true},
