@@ -9,6 +9,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 const signer = "example.com/signer"
@@ -181,8 +183,46 @@ func TestARequestNamesPodAccountAndNode(t *testing.T) {
 		if diff := cmp.Diff(want, got.Spec); diff != "" {
 			t.Error(diff)
 		}
+		if got.GenerateName != "req-p-" {
+			t.Errorf("it is named %s", got.GenerateName)
+		}
 		if len(got.OwnerReferences) != 1 || got.OwnerReferences[0].UID != p.pod.UID {
 			t.Errorf("owners %v", got.OwnerReferences)
+		}
+	})
+}
+
+// TestARequestThatCantBeMadeWaits lets each request that precedes a certificate fail.
+func TestARequestThatCantBeMadeWaits(t *testing.T) {
+	for resource, verb := range map[string]string{"serviceaccounts": "get", "nodes": "get", "podcertificaterequests": "create"} {
+		w := newSigningWorld(t)
+		w.server.Inject(apitest.Fault{Match: apitest.Match{Resource: resource, Verb: verb}, Status: statuserr.InternalError("broken")})
+		if _, err := w.pod(podWith(certificateSource("ED25519"))).Volume(t.Context(), "v"); err == nil || !CanWait(err) || !strings.Contains(err.Error(), "PodCertificateRequest") || !strings.Contains(err.Error(), "broken") {
+			t.Errorf("%s: %v", resource, err)
+		}
+		if resource != "podcertificaterequests" && w.created() > 0 {
+			t.Errorf("%s can't be read, and a certificate is asked for", resource)
+		}
+	}
+	w := newSigningWorld(t)
+	if _, err := w.pod(podWith(certificateSource("DSA"))).Volume(t.Context(), "v"); err == nil || w.created() > 0 {
+		t.Errorf("a key of an unknown type: %v, %d requests", err, w.created())
+	}
+}
+
+// TestACertificateHasTheFilesThatAreNamed leaves two of three paths out.
+func TestACertificateHasTheFilesThatAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSigningWorld(t)
+		source := certificateSource("ED25519")
+		source.PodCertificate.KeyPath, source.PodCertificate.CertificateChainPath = "", ""
+		p := w.pod(podWith(source))
+		go func() {
+			time.Sleep(time.Second / 2)
+			w.sign()
+		}()
+		if files, err := p.Volume(t.Context(), "v"); err != nil || len(files) != 1 || len(files["bundle.pem"].Data) == 0 {
+			t.Errorf("%v, %v", files, err)
 		}
 	})
 }
@@ -226,6 +266,14 @@ func TestARefusalIsReportedAndTheNextCallAsksAgain(t *testing.T) {
 		}, "Denied: UnsupportedKeyType: try ECDSAP256"},
 		"issued without a certificate": {func(w *signingWorld, request string) {
 			w.answer(request, certificatesv1.PodCertificateRequestStatus{Conditions: []metav1.Condition{
+				{Type: certificatesv1.PodCertificateRequestConditionTypeIssued, Status: metav1.ConditionTrue, Reason: "Signed"}}})
+		}, "no certificate"},
+		"issued without an end": {func(w *signingWorld, request string) {
+			w.answer(request, certificatesv1.PodCertificateRequestStatus{CertificateChain: anchor("a"), BeginRefreshAt: new(metav1.Now()), Conditions: []metav1.Condition{
+				{Type: certificatesv1.PodCertificateRequestConditionTypeIssued, Status: metav1.ConditionTrue, Reason: "Signed"}}})
+		}, "no certificate"},
+		"issued without a renewal": {func(w *signingWorld, request string) {
+			w.answer(request, certificatesv1.PodCertificateRequestStatus{CertificateChain: anchor("a"), NotAfter: new(metav1.Now()), Conditions: []metav1.Condition{
 				{Type: certificatesv1.PodCertificateRequestConditionTypeIssued, Status: metav1.ConditionTrue, Reason: "Signed"}}})
 		}, "no certificate"},
 		"deleted": {func(w *signingWorld, request string) {
@@ -307,6 +355,8 @@ func TestTrustBundles(t *testing.T) {
 		"by signer and labels":     {corev1.ClusterTrustBundleProjection{SignerName: new(signer), LabelSelector: &metav1.LabelSelector{MatchLabels: live}}, anchor("1") + anchor("2") + anchor("3"), nil},
 		"all of a signer":          {corev1.ClusterTrustBundleProjection{SignerName: new(signer), LabelSelector: &metav1.LabelSelector{}}, anchor("1") + anchor("2") + anchor("3") + anchor("4"), nil},
 		"without a selector":       {corev1.ClusterTrustBundleProjection{SignerName: new(signer)}, "", ErrMissing},
+		"a name before a signer":   {corev1.ClusterTrustBundleProjection{Name: new("single"), SignerName: new(signer)}, anchor("a") + anchor("b"), nil},
+		"missing, not optional":    {corev1.ClusterTrustBundleProjection{Name: new("none"), Optional: new(false)}, "", ErrMissing},
 		"missing":                  {corev1.ClusterTrustBundleProjection{Name: new("none")}, "", ErrMissing},
 		"missing and optional":     {corev1.ClusterTrustBundleProjection{Name: new("none"), Optional: new(true)}, "", nil},
 		"no such signer, optional": {corev1.ClusterTrustBundleProjection{SignerName: new("example.com/none"), LabelSelector: &metav1.LabelSelector{}, Optional: new(true)}, "", nil},
@@ -322,6 +372,38 @@ func TestTrustBundles(t *testing.T) {
 				t.Errorf("%q, want %q", file.Data, tc.want)
 			}
 		})
+	}
+}
+
+func TestTrustThatNoBundleCanHave(t *testing.T) {
+	w := newSigningWorld(t)
+	for name, tc := range map[string]struct {
+		source corev1.ClusterTrustBundleProjection
+		want   string
+		wait   bool
+	}{
+		"nothing is named": {corev1.ClusterTrustBundleProjection{Optional: new(true)}, "ClusterTrustBundle : neither a name nor a signer", false},
+		"a broken selector": {corev1.ClusterTrustBundleProjection{SignerName: new(signer), LabelSelector: &metav1.LabelSelector{
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "stage", Operator: "Near"}}}, Optional: new(true)}, "ClusterTrustBundle " + signer + `: "Near" is not a valid`, true},
+		"a signer without bundles": {corev1.ClusterTrustBundleProjection{SignerName: new(signer), LabelSelector: &metav1.LabelSelector{}}, "ClusterTrustBundle " + signer + `: missing: no bundle of this signer has labels ""`, true},
+	} {
+		_, err := w.pod(podWith(corev1.VolumeProjection{ClusterTrustBundle: &tc.source})).Volume(t.Context(), "v")
+		if err == nil || !strings.Contains(err.Error(), tc.want) || CanWait(err) != tc.wait {
+			t.Errorf("%s: %v, want %s", name, err, tc.want)
+		}
+	}
+}
+
+// TestKeysOfCertificates makes a key of each type of the API.
+func TestKeysOfCertificates(t *testing.T) {
+	for kind, bits := range map[string]int{"RSA3072": 3072, "RSA4096": 4096} {
+		key, err := newKey(kind)
+		if k, ok := key.(*rsa.PrivateKey); err != nil || !ok || k.N.BitLen() != bits {
+			t.Errorf("%s: %T, %v", kind, key, err)
+		}
+	}
+	if _, err := newKey("DSA"); err == nil {
+		t.Error("a key of an unknown type")
 	}
 }
 

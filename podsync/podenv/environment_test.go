@@ -5,15 +5,18 @@ package podenv
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/statuserr"
+	"github.com/kubewright/kubewright/internal/testlog"
 )
 
 func TestContainer(t *testing.T) {
@@ -35,6 +38,8 @@ func TestContainer(t *testing.T) {
 		{name: "references go back", env: []corev1.EnvVar{value("A", "1"), value("B", "<$(A)$(C)>"), value("C", "3")}, want: "A=1;B=<1$(C)>;C=3"},
 		{name: "references see what is redefined later", env: []corev1.EnvVar{value("A", "1"), value("B", "$(A)"), value("A", "2")}, want: "B=1;A=2"},
 		{name: "a variable can refer to what it replaces", env: []corev1.EnvVar{value("PATH", "/a"), value("PATH", "$(PATH):/b")}, want: "PATH=/a:/b"},
+		{name: "a value before its source", env: []corev1.EnvVar{{Name: "A", Value: "1", ValueFrom: configMapRef("", "none", "K", false).ValueFrom}}, want: "A=1"},
+		{name: "v1 is the version of fields", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.annotations['note']"}}}}, want: "A=7"},
 		{name: "escapes", env: []corev1.EnvVar{value("A", "1"), value("B", "$$(A) $$$(A) $A $")}, want: "A=1;B=$(A) $1 $A $"},
 
 		{name: "all of a ConfigMap", from: []corev1.EnvFromSource{fromConfigMap("", "settings", false)}, want: "COLOR=red;MODE=fast;tricky=$(MODE);with.dot=1"},
@@ -58,7 +63,7 @@ func TestContainer(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t, nil, settings.DeepCopy(), login.DeepCopy())
 			pod := podOf(corev1.Container{Env: tc.env, EnvFrom: tc.from, Args: tc.args, Command: tc.args})
-			pod.ObjectMeta = metav1.ObjectMeta{UID: "uid-1", Labels: map[string]string{"app": "web"}}
+			pod.ObjectMeta = metav1.ObjectMeta{UID: "uid-1", Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"note": "7"}}
 			pod.Spec.ServiceAccountName = "robot"
 			p := w.pod(pod)
 			for range 3 {
@@ -102,6 +107,13 @@ func TestContainerAddresses(t *testing.T) {
 			want: "IP=10.0.0.1;IPS=10.0.0.1;HOST=192.168.0.1;HOSTS=192.168.0.1,fd00::2;URL=http://10.0.0.1/"},
 		{name: "of the host", host: true, addresses: Addresses{HostIPs: []string{"192.168.0.1"}},
 			want: "IP=192.168.0.1;IPS=192.168.0.1;HOST=192.168.0.1;HOSTS=192.168.0.1;URL=http://192.168.0.1/"},
+		{name: "lists of the status", status: corev1.PodStatus{PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}, HostIP: "192.168.0.1"},
+			want: "IP=10.0.0.1;IPS=10.0.0.1,fd00::1;HOST=192.168.0.1;HOSTS=192.168.0.1;URL=http://10.0.0.1/"},
+		{name: "given before those of the status", addresses: Addresses{HostIPs: []string{"192.168.0.1"}}, status: corev1.PodStatus{PodIP: "10.0.0.1", HostIP: "192.168.9.9", HostIPs: []corev1.HostIP{{IP: "192.168.9.9"}}},
+			want: "IP=10.0.0.1;IPS=10.0.0.1;HOST=192.168.0.1;HOSTS=192.168.0.1;URL=http://10.0.0.1/"},
+		{name: "its own before those of the host", host: true, addresses: Addresses{PodIPs: []string{"10.0.0.1"}, HostIPs: []string{"192.168.0.1"}},
+			want: "IP=10.0.0.1;IPS=10.0.0.1;HOST=192.168.0.1;HOSTS=192.168.0.1;URL=http://10.0.0.1/"},
+		{name: "none at all", host: true, late: 5},
 		{name: "of nobody", addresses: Addresses{HostIPs: []string{"192.168.0.1"}}, want: "HOST=192.168.0.1;HOSTS=192.168.0.1", late: 3},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -141,6 +153,18 @@ func TestContainerErrors(t *testing.T) {
 		{name: "no source", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}}, from: []corev1.EnvFromSource{{}}, want: []string{
 			"podenv: container app: envFrom[0]: a source that is not known here",
 			"podenv: container app: env A: a source that is not known here",
+		}},
+		{name: "names that no process can have", env: []corev1.EnvVar{value("", "1"), value("A=B", "1"), value("A\x00", "1")}, wait: true, want: []string{
+			`podenv: container app: env : "" is no name of a variable`,
+			`podenv: container app: env A=B: "A=B" is no name of a variable`,
+			`podenv: container app: env A` + "\x00" + `: "A\x00" is no name of a variable`,
+		}},
+		{name: "a field whose end is missing", env: []corev1.EnvVar{fieldRef("A", "metadata.labels['app'"), fieldRef("B", "metadata.annotations['app'")}, want: []string{
+			`podenv: container app: env A: no field "metadata.labels['app'" can be referred to`,
+			`podenv: container app: env B: no field "metadata.annotations['app'" can be referred to`,
+		}},
+		{name: "resource of no container", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "none", Resource: "limits.cpu"}}}}, want: []string{
+			`podenv: container app: env A: the pod has no container "none"`,
 		}},
 		{name: "version of a field", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v2", FieldPath: "metadata.name"}}}}, want: []string{
 			`podenv: container app: env A: no fields of version "v2"`,
@@ -242,6 +266,12 @@ func TestNewInvalid(t *testing.T) {
 	}
 }
 
+// wrapsNothing is an error whose cause is not known.
+type wrapsNothing struct{}
+
+func (wrapsNothing) Error() string { return "x" }
+func (wrapsNothing) Unwrap() error { return nil }
+
 func TestCanWait(t *testing.T) {
 	never := &SourceError{Err: errors.New("x")}
 	wait := &SourceError{Wait: true, Err: ErrMissing}
@@ -250,10 +280,64 @@ func TestCanWait(t *testing.T) {
 		want bool
 	}{
 		{nil, false}, {never, false}, {wait, true}, {errors.New("API"), true},
-		{errors.Join(wait, wait), true}, {errors.Join(wait, never), false}, {errors.Join(errors.Join(never)), false},
+		{errors.Join(wait, wait), true}, {fmt.Errorf("x: %w", never), false}, {fmt.Errorf("x: %w", wait), true}, {wrapsNothing{}, true}, {errors.Join(wait, never), false}, {errors.Join(errors.Join(never)), false},
 	} {
 		if got := CanWait(tc.err); got != tc.want {
 			t.Errorf("CanWait(%v) = %v", tc.err, got)
 		}
 	}
+}
+
+// TestErrorsNameTheirSubject says how a SourceError reads, and which container it holds up.
+func TestErrorsNameTheirSubject(t *testing.T) {
+	for _, tc := range []struct {
+		err    SourceError
+		text   string
+		reason string // of the container app
+	}{
+		{SourceError{Container: "app", Field: "env A", Err: ErrMissing}, "podenv: container app: env A: missing", ReasonConfigError},
+		{SourceError{Container: "other", Field: "env A", Kind: "ConfigMap", Namespace: ns, Name: "c", Err: ErrMissing}, "podenv: container other: env A: ConfigMap shop/c: missing", ""},
+		{SourceError{Field: "volume v", Key: "k", Kind: "Secret", Name: "s", Err: ErrMissing}, `podenv: volume v: key "k" of Secret s: missing`, ""},
+	} {
+		if got := tc.err.Error(); got != tc.text {
+			t.Errorf("got  %s\nwant %s", got, tc.text)
+		}
+		if got := tc.err.WaitingReason("app"); got != tc.reason {
+			t.Errorf("%s: container app waits with %q, want %q", tc.text, got, tc.reason)
+		}
+	}
+	if reason := (&SourceError{}).WaitingReason(""); reason != "" {
+		t.Errorf("an error about a volume holds up a container: %s", reason)
+	}
+}
+
+// TestAClientThatPanicsEndsOneRequest lets the client of the program panic in the goroutine that
+// all callers share.
+func TestAClientThatPanicsEndsOneRequest(t *testing.T) {
+	log := testlog.New(t)
+	broken := true
+	w := newWorld(t, func(c *Config) {
+		c.ConfigMaps = panicking{ConfigMapsGetter: c.ConfigMaps, broken: &broken}
+	}, configMap("settings", map[string]string{"K": "v"}))
+	p := w.pod(podOf(corev1.Container{Env: []corev1.EnvVar{configMapRef("A", "settings", "K", false)}}))
+	if _, err := p.Container(log.Context(), "app", Addresses{}); err == nil || !strings.Contains(err.Error(), "out of range") || !CanWait(err) {
+		t.Errorf("got %v", err)
+	}
+	broken = false
+	if env, err := p.Container(log.Context(), "app", Addresses{}); err != nil || len(env.Vars) != 1 {
+		t.Errorf("the next call: %v, %v", env, err)
+	}
+}
+
+// panicking is a client that panics while broken is set.
+type panicking struct {
+	corev1client.ConfigMapsGetter
+	broken *bool
+}
+
+func (p panicking) ConfigMaps(namespace string) corev1client.ConfigMapInterface {
+	if *p.broken {
+		panic("out of range")
+	}
+	return p.ConfigMapsGetter.ConfigMaps(namespace)
 }

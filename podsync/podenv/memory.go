@@ -161,23 +161,26 @@ const (
 	kindToken    = "Token"
 )
 
-// objectOf returns an empty object of a kind to decode into, and whether it is secret.
-func objectOf(kind string) (obj any, secret bool) {
+// isSecret reports whether objects of a kind must not be on disk unless they are sealed.
+func isSecret(kind string) bool { return kind == "Secret" || kind == kindToken }
+
+// objectOf returns an empty object of a kind to decode into, or nil for an unknown kind.
+func objectOf(kind string) any {
 	switch kind {
 	case "ConfigMap":
-		return new(corev1.ConfigMap), false
+		return new(corev1.ConfigMap)
 	case "Secret":
-		return new(corev1.Secret), true
+		return new(corev1.Secret)
 	case "ClusterTrustBundle":
-		return new(certificatesv1.ClusterTrustBundle), false
+		return new(certificatesv1.ClusterTrustBundle)
 	case "ClusterTrustBundleList":
-		return new(certificatesv1.ClusterTrustBundleList), false
+		return new(certificatesv1.ClusterTrustBundleList)
 	case kindServices:
-		return new([]serviceLinks), false
+		return new([]serviceLinks)
 	case kindToken:
-		return new(keptToken), true
+		return new(keptToken)
 	}
-	return nil, false
+	return nil
 }
 
 // Encode returns the content of m for a file. Secrets and tokens are in it as sealer
@@ -207,7 +210,7 @@ func (m *Memory) Encode(sealer Sealer) ([]byte, error) {
 			}
 			kept.Object = data
 		}
-		if _, secret := objectOf(key.kind); secret {
+		if isSecret(key.kind) {
 			secrets = append(secrets, kept)
 		} else {
 			out.Objects = append(out.Objects, kept)
@@ -248,7 +251,7 @@ func (m *Memory) decode(data []byte, sealer Sealer, share func(objectKey, any) *
 	}
 	for _, kept := range in.Objects {
 		key := objectKey{kept.Kind, kept.Namespace, kept.Name}
-		obj, _ := objectOf(kept.Kind)
+		obj := objectOf(kept.Kind)
 		switch {
 		case obj == nil:
 			continue // of another version of this package

@@ -6,17 +6,23 @@ package podenv
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
 )
@@ -311,5 +317,137 @@ func TestModesOfTokens(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestTheSameVersionIsSharedOnly says which objects of one name are the same.
+func TestTheSameVersionIsSharedOnly(t *testing.T) {
+	object := func(uid, version string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), ResourceVersion: version}}
+	}
+	links := func(name, value string) []serviceLinks { return []serviceLinks{{name, []Var{{"A", value}}}} }
+	list := func(name, version string) *certificatesv1.ClusterTrustBundleList {
+		return &certificatesv1.ClusterTrustBundleList{ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: []certificatesv1.ClusterTrustBundle{{ObjectMeta: metav1.ObjectMeta{Name: name}}}}
+	}
+	for name, tc := range map[string]struct {
+		a, b any
+		want bool
+	}{
+		"the same":                     {object("u", "1"), object("u", "1"), true},
+		"changed":                      {object("u", "1"), object("u", "2"), false},
+		"made again":                   {object("u", "1"), object("v", "1"), false},
+		"without a version":            {object("u", ""), object("u", ""), false},
+		"an object and a list":         {object("u", "1"), list("a", "1"), false},
+		"a list and an object":         {list("a", "1"), object("u", "1"), false},
+		"the same Services":            {links("s", "1"), links("s", "1"), true},
+		"a Service with other values":  {links("s", "1"), links("s", "2"), false},
+		"another Service":              {links("s", "1"), links("t", "1"), false},
+		"Services and an object":       {links("s", "1"), object("u", "1"), false},
+		"no object of the API":         {"x", object("u", "1"), false},
+		"no object of the API, second": {object("u", "1"), "x", false},
+		"bundles of another version":   {list("a", "1"), list("a", "2"), true},
+		"other bundles":                {list("a", "1"), list("b", "1"), false},
+	} {
+		if got := sameVersion(tc.a, tc.b); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestAShelfKeepsNothing(t *testing.T) {
+	var s shelf
+	key := func(name string) objectKey { return objectKey{"ConfigMap", ns, name} }
+	a := s.share(key("a"), configMap("a", nil))
+	s.held[key("gone")] = weak.Pointer[held]{}
+	b := s.share(key("b"), configMap("b", nil))
+	if len(s.held) != 2 {
+		t.Errorf("%d objects are known, want 2", len(s.held))
+	}
+	for key, want := range map[objectKey]*held{key("a"): a, key("b"): b, key("gone"): nil} {
+		if got, ok := s.find(key); got != want || ok != (want != nil) {
+			t.Errorf("%v: %v, %v, want %v", key, got, ok, want)
+		}
+	}
+}
+
+// TestWhatAMemoryOnDiskMeans reads files that another process has written, or that are damaged.
+func TestWhatAMemoryOnDiskMeans(t *testing.T) {
+	sealed := func(text string) string {
+		data, _ := flip{}.Seal([]byte(text))
+		return base64.StdEncoding.EncodeToString(data)
+	}
+	for name, tc := range map[string]struct {
+		data   string
+		sealer Sealer
+		fails  string
+		want   map[objectKey]any // nil: the API server has none
+	}{
+		"empty":           {`{}`, nil, "", nil},
+		"no JSON":         {`{`, nil, "unexpected end", nil},
+		"a kind of later": {`{"objects":[{"kind":"Lease","name":"a","object":{}}]}`, nil, "", nil},
+		"absent":          {`{"objects":[{"kind":"ConfigMap","namespace":"shop","name":"a"}]}`, nil, "", map[objectKey]any{{"ConfigMap", ns, "a"}: nil}},
+		"a damaged one": {`{"objects":[{"kind":"ConfigMap","namespace":"shop","name":"a","object":[]},{"kind":"ConfigMap","namespace":"shop","name":"b","object":{"data":{"k":"v"}}}]}`, nil,
+			"podenv: ConfigMap shop/a: ", map[objectKey]any{{"ConfigMap", ns, "b"}: &corev1.ConfigMap{Data: map[string]string{"k": "v"}}}},
+		"Services": {`{"objects":[{"kind":"Service","namespace":"shop","name":"","object":[{"service":"s","vars":[]}]}]}`, nil, "",
+			map[objectKey]any{{"Service", ns, ""}: []serviceLinks{{"s", []Var{}}}}},
+		"bundles": {`{"objects":[{"kind":"ClusterTrustBundle","name":"a","object":{}},{"kind":"ClusterTrustBundleList","name":"","object":{}}]}`, nil, "",
+			map[objectKey]any{{"ClusterTrustBundle", "", "a"}: &certificatesv1.ClusterTrustBundle{}, {"ClusterTrustBundleList", "", ""}: &certificatesv1.ClusterTrustBundleList{}}},
+		"sealed": {`{"sealed":"` + sealed(`[{"kind":"Token","namespace":"shop","name":"default/","object":{"token":"x"}}]`) + `"}`, flip{}, "",
+			map[objectKey]any{{"Token", ns, "default/"}: &keptToken{Token: "x"}}},
+		"sealed, damaged": {`{"sealed":"` + sealed(`{`) + `","objects":[{"kind":"Secret","name":"a"}]}`, flip{}, "podenv: the sealed objects: unexpected end", map[objectKey]any{{"Secret", "", "a"}: nil}},
+		"no Sealer":       {`{"sealed":"AA=="}`, nil, "podenv: the sealed objects: there is no Sealer", nil},
+		"another key":     {`{"sealed":"AA=="}`, flip{broken: true}, "podenv: the sealed objects: another machine", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := newWorld(t, nil).resolver.Remember([]byte(tc.data), tc.sealer)
+			if (err == nil) != (tc.fails == "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
+				t.Errorf("%v, want %s", err, tc.fails)
+			}
+			got := map[objectKey]any{}
+			for key, h := range m.held {
+				got[key] = h.object
+			}
+			if len(got)+len(tc.want) > 0 && !reflect.DeepEqual(got, tc.want) {
+				t.Errorf("it holds %v, want %v", got, tc.want)
+			}
+			if m.Version() != 0 {
+				t.Error("what was read is a change")
+			}
+		})
+	}
+}
+
+// noSeal is a Sealer that fails.
+type noSeal struct{ flip }
+
+func (noSeal) Seal([]byte) ([]byte, error) { return nil, errors.New("no key") }
+
+// TestEncodeSortsAndSeals writes the objects by kind, namespace and name, and Secrets and tokens
+// only sealed.
+func TestEncodeSortsAndSeals(t *testing.T) {
+	m := &Memory{}
+	for _, key := range []objectKey{{"Service", "b", ""}, {"ConfigMap", "b", "a"}, {"ConfigMap", "a", "b"}, {"ConfigMap", "a", "a"}} {
+		m.keep(key, &held{})
+	}
+	const plain = `{"objects":[{"kind":"ConfigMap","namespace":"a","name":"a"},{"kind":"ConfigMap","namespace":"a","name":"b"},` +
+		`{"kind":"ConfigMap","namespace":"b","name":"a"},{"kind":"Service","namespace":"b","name":""}]}`
+	if data, err := m.Encode(noSeal{}); err != nil || string(data) != plain {
+		t.Errorf("without Secrets: %s, %v", data, err)
+	}
+	m.keep(objectKey{"Secret", "a", "a"}, &held{})
+	m.keep(objectKey{"Token", "a", "a"}, &held{&keptToken{Token: "x"}})
+	if data, err := m.Encode(nil); err != nil || string(data) != plain {
+		t.Errorf("without a Sealer: %s, %v", data, err)
+	}
+	if _, err := m.Encode(noSeal{}); err == nil || err.Error() != "podenv: seal: no key" {
+		t.Errorf("with a Sealer that fails: %v", err)
+	}
+	var out keptMemory
+	data, err := m.Encode(flip{})
+	if err == nil {
+		err = json.Unmarshal(data, &out)
+	}
+	if open, _ := (flip{}).Open(out.Sealed); err != nil || len(out.Objects) != 4 || !strings.HasPrefix(string(open), `[{"kind":"Secret","namespace":"a","name":"a"},{"kind":"Token",`) {
+		t.Errorf("%s, %v, sealed is %s", data, err, open)
 	}
 }

@@ -84,6 +84,18 @@ func testFresh(t *testing.T) {
 		t.Errorf("a pod that asked after the change got %q", got)
 	}
 	wg.Wait()
+	// Two calls of one Pod that wait for two requests have one version.
+	third := pod("third")
+	both := make([]string, 2)
+	for i := range both {
+		wg.Go(func() { both[i] = get(third) })
+		time.Sleep(50 * time.Millisecond)
+		apitest.Edit(w.server, ns, "settings", func(cm *corev1.ConfigMap) { cm.Data["K"] += "!" })
+	}
+	wg.Wait()
+	if both[0] != "new" || both[1] != "new" {
+		t.Errorf("calls of one Pod got %q", both)
+	}
 	// A Pod keeps its version for all its containers; a new one sees the change.
 	kept := get(second)
 	apitest.Edit(w.server, ns, "settings", func(cm *corev1.ConfigMap) { cm.Data["K"] = "newer" })

@@ -10,9 +10,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 func TestResourceField(t *testing.T) {
@@ -50,6 +55,9 @@ func TestResourceField(t *testing.T) {
 		{name: "another container", ref: "limits.cpu", container: "other", div: "1m", want: "7"},
 		{name: "no container", ref: "limits.cpu", container: "none", fails: `no container "none"`},
 		{name: "no resource", ref: "limits.gpu", fails: `no resource "limits.gpu"`},
+		{name: "itself by name", ref: "limits.cpu", container: "app", div: "1m", want: "1500"},
+		{name: "an even quotient", ref: "limits.memory", div: "64Mi", want: "2"},
+		{name: "any resource of another kind", ref: "requests.example.com/gpu", fails: `no resource "requests.example.com/gpu"`},
 		{name: "neither", ref: "cpu", fails: `no resource "cpu"`},
 		{name: "neither limit nor request", ref: "usage.cpu", fails: `no resource "usage.cpu"`},
 		{name: "negative divisor", ref: "limits.cpu", div: "-1", fails: "can't be divided"},
@@ -95,7 +103,7 @@ func TestServiceVars(t *testing.T) {
 		service("default", "elsewhere", "10.96.0.9", corev1.ServicePort{Port: 1}),
 		service(ns, "my-dns", "fd00::1", corev1.ServicePort{Name: "dns-udp", Port: 53, Protocol: "UDP"}, corev1.ServicePort{Name: "metrics", Port: 9153}),
 		service(ns, "headless", "None", corev1.ServicePort{Port: 1}),
-		service(ns, "external", ""),
+		service(ns, "external", ""), service(ns, "pending", "", corev1.ServicePort{Port: 1}), service(ns, "portless", "10.0.0.8"),
 	)
 	const kubernetes = "KUBERNETES_PORT=tcp://10.96.0.1:443;KUBERNETES_PORT_443_TCP=tcp://10.96.0.1:443;KUBERNETES_PORT_443_TCP_ADDR=10.96.0.1;KUBERNETES_PORT_443_TCP_PORT=443;" +
 		"KUBERNETES_PORT_443_TCP_PROTO=tcp;KUBERNETES_SERVICE_HOST=10.96.0.1;KUBERNETES_SERVICE_PORT=443;KUBERNETES_SERVICE_PORT_HTTPS=443"
@@ -165,11 +173,15 @@ func TestServiceOrder(t *testing.T) {
 func TestServiceOwnNamespace(t *testing.T) {
 	w := newWorld(t, nil, service(ns, "kubernetes", "10.0.0.9", corev1.ServicePort{Port: 1}))
 	for range 2 {
+		w.resolver.services = serviceCache{}
 		env, err := w.pod(podOf(corev1.Container{})).Container(t.Context(), "app", Addresses{})
 		if host, _ := env.Lookup("KUBERNETES_SERVICE_HOST"); err != nil || host != "10.0.0.9" {
 			t.Errorf("host %s, %v", host, err)
 		}
-		w.server.Put(service("default", "kubernetes", "10.96.0.1", corev1.ServicePort{Port: 443}))
+		if port, ok := env.Lookup("KUBERNETES_SERVICE_PORT_HTTPS"); ok {
+			t.Errorf("the other Service has port %s, and is not hidden", port)
+		}
+		w.server.Put(service("default", "kubernetes", "10.96.0.1", corev1.ServicePort{Name: "https", Port: 443}))
 	}
 	w = newWorld(t, func(c *Config) { c.Services = nil })
 	if env, err := w.pod(podOf(corev1.Container{})).Container(t.Context(), "app", Addresses{}); err != nil || len(env.Vars) > 0 {
@@ -195,6 +207,9 @@ func TestEnvFileValue(t *testing.T) {
 		{name: "comments and blanks", text: "# A='0'\n\n  \t\n \tA='1' # one\nB='2'# two", key: "B", want: "2", ok: true},
 		{name: "empty value", text: "A=''\nB='2'", key: "A", ok: true},
 		{name: "blank before the quote is empty", text: "A= '1'\nB='2'", key: "A", ok: true},
+		{name: "a tab before the quote is empty", text: "A=\t'1'\nB='2'", key: "A", ok: true},
+		{name: "the line after an empty value", text: "A= 1\nB='2'", key: "B", want: "2", ok: true},
+		{name: "the last line is a comment", text: "A='1'\n \t# end", key: "B"},
 		{name: "CRLF", text: "A='1'\r\n\r\nB='2'\r\n", key: "B", want: "2", ok: true},
 		{name: "CRLF in a value", text: "A='1\r\n2'\r\n", key: "A", want: "1\n2", ok: true},
 		{name: "blank in a name", text: "export A='1'\nA='2'", key: "A", want: "2", ok: true},
@@ -205,6 +220,9 @@ func TestEnvFileValue(t *testing.T) {
 		{name: "double quotes", text: "A='1'\nB=\"2\"", key: "B", fails: "line 2"},
 		{name: "no =", text: "\n#\nexport", key: "A", fails: "line 3: not of the form"},
 		{name: "blank before =", text: "A ='1'", key: "A", fails: "line 1: not of the form"},
+		{name: "tab before =", text: "A\t='1'", key: "A", fails: "line 1: not of the form"},
+		{name: "a value of two lines counts", text: "A='1\n2'\nB", key: "B", fails: "line 3: not of the form"},
+		{name: "lines before =", text: "A\nB='1'", key: "B", fails: "line 1: not of the form"},
 		{name: "no name", text: "='1'", key: "A", fails: "line 1: not of the form"},
 		{name: "open", text: "A='1\n2", key: "A", fails: "line 1: a quote is not closed"},
 		{name: "after the quote", text: "A='1\n'x", key: "A", fails: "line 2: text after the closing quote"},
@@ -296,4 +314,56 @@ func TestFileKeyRef(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestServicesThatCantBeReadAreAnError says which request has failed.
+func TestServicesThatCantBeReadAreAnError(t *testing.T) {
+	for verb, want := range map[string]string{"get": "podenv: Service default/kubernetes: ", "list": "podenv: Services of shop: "} {
+		w := newWorld(t, nil)
+		w.server.Inject(apitest.Fault{Match: apitest.Match{Resource: "services", Verb: verb}, Status: statuserr.InternalError("broken")})
+		p := w.pod(podOf(corev1.Container{}))
+		if _, err := p.Container(t.Context(), "app", Addresses{}); err == nil || !strings.HasPrefix(err.Error(), want) || !CanWait(err) {
+			t.Errorf("%s: %v, want %s", verb, err, want)
+		}
+	}
+}
+
+// TestALateVariableHidesThatOfAService: a reference must not get the value that is replaced later.
+func TestALateVariableHidesThatOfAService(t *testing.T) {
+	w := newWorld(t, nil, service(ns, "db", "10.0.0.1", corev1.ServicePort{Port: 1}))
+	p := w.pod(podOf(corev1.Container{Env: []corev1.EnvVar{fieldRef("DB_SERVICE_HOST", "status.podIP"), value("URL", "$(DB_SERVICE_HOST)")}, Args: []string{"$(DB_SERVICE_HOST)", "$(DB_SERVICE_PORT)"}}))
+	for _, tc := range []struct {
+		addresses  Addresses
+		host, args string
+		late       string
+	}{
+		{Addresses{}, "", "$(DB_SERVICE_HOST) 1", "DB_SERVICE_HOST URL"},
+		{Addresses{PodIPs: []string{"10.0.0.9"}}, "10.0.0.9", "10.0.0.9 1", ""},
+	} {
+		env, err := p.Container(t.Context(), "app", tc.addresses)
+		if host, _ := env.Lookup("DB_SERVICE_HOST"); err != nil || host != tc.host || strings.Join(env.Args, " ") != tc.args || strings.Join(env.Late, " ") != tc.late {
+			t.Errorf("host %q, args %q, late %q, %v; want %+v", host, env.Args, env.Late, err, tc)
+		}
+	}
+}
+
+func TestTheCacheOfServicesForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c serviceCache
+		key := func(namespace string) objectKey { return objectKey{kindServices, namespace, ""} }
+		c.put(key("a"), serviceEntry{read: time.Now()}, time.Minute)
+		time.Sleep(time.Minute)
+		c.put(key("b"), serviceEntry{read: time.Now()}, time.Minute)
+		if len(c.entries) != 2 {
+			t.Errorf("%d namespaces, want 2: none is too old", len(c.entries))
+		}
+		time.Sleep(1)
+		if _, ok := c.get(key("a"), time.Minute); ok {
+			t.Error("a list that is too old is used")
+		}
+		c.put(key("c"), serviceEntry{read: time.Now()}, time.Minute)
+		if _, ok := c.entries[key("a")]; ok || len(c.entries) != 2 {
+			t.Errorf("%d namespaces, want 2: one is too old", len(c.entries))
+		}
+	})
 }

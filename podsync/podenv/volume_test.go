@@ -5,6 +5,7 @@ package podenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // tokens answers token requests; the in-memory API server has none.
@@ -83,6 +87,15 @@ func TestVolume(t *testing.T) {
 			{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "n", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}},
 			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(600)), Audience: "vault"}},
 		}}}, want: "n 600 p;token 600 token-1 until 1000;x 600 ann;y 600 2"},
+		{name: "items of the downward API have modes", source: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{DefaultMode: new(int32(0o400)), Items: []corev1.DownwardAPIVolumeFile{
+			{Path: "n", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}, Mode: new(int32(0o440))},
+			{Path: "u", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}}}}, want: "n 440 p;u 400 uid-1"},
+		{name: "optional objects and keys of a projection", source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: none, Optional: new(true)}},
+			{Secret: &corev1.SecretProjection{LocalObjectReference: none, Optional: new(true)}},
+			{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "login"}, Optional: new(true), Items: []corev1.KeyToPath{{Key: "none", Path: "x"}, {Key: "user", Path: "y"}}}},
+		}}}, want: "y 644 ann"},
+		{name: "not optional", source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none", Optional: new(false)}}, fails: "Secret shop/none: missing", wait: true},
 		{name: "projection of nothing known", source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{}}}}, fails: "a projection that is not supported here"},
 		{name: "no data", source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, fails: "not a volume of data from the API"},
 	} {
@@ -145,10 +158,45 @@ func TestIsData(t *testing.T) {
 		{corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}, true},
 		{corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{}}, true},
 		{corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}, true},
+		{corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}, true},
 		{corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, false},
 	} {
 		if got := IsData(&corev1.Volume{VolumeSource: tc.source}); got != tc.want {
 			t.Errorf("IsData(%+v) = %v", tc.source, got)
+		}
+	}
+}
+
+// TestTokenRequests says what is asked for, and how an answer that is no token reads.
+func TestTokenRequests(t *testing.T) {
+	for name, tc := range map[string]struct {
+		account string
+		source  corev1.ServiceAccountTokenProjection
+		want    string
+	}{
+		"by default": {"", corev1.ServiceAccountTokenProjection{}, "shop/default [] 3600 Pod p uid-1"},
+		"its own":    {"robot", corev1.ServiceAccountTokenProjection{Audience: "vault", ExpirationSeconds: new(int64(900))}, "shop/robot [vault] 900 Pod p uid-1"},
+	} {
+		var asked []string
+		w := newWorld(t, func(c *Config) { c.ServiceAccounts = tokens{asked: &asked} })
+		tc.source.Path = "token"
+		pod := podWith(corev1.VolumeProjection{ServiceAccountToken: &tc.source})
+		pod.UID, pod.Spec.ServiceAccountName = "uid-1", tc.account
+		if _, err := w.pod(pod).Volume(t.Context(), "v"); err != nil || len(asked) != 1 || asked[0] != tc.want {
+			t.Errorf("%s: asked for %q, %v, want %s", name, asked, err, tc.want)
+		}
+	}
+	for account, missing := range map[string]bool{"none": true, "denied": false} {
+		w := newWorld(t, nil, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "denied"}})
+		w.resolver.cfg.ServiceAccounts = w.server.Client(apitest.NodeUser("n1")).CoreV1()
+		if !missing {
+			w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "create"}, Status: statuserr.InternalError("broken")})
+		}
+		pod := podWith(corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}})
+		pod.Spec.ServiceAccountName = account
+		_, err := w.pod(pod).Volume(t.Context(), "v")
+		if err == nil || errors.Is(err, ErrMissing) != missing || !CanWait(err) || !strings.Contains(err.Error(), "ServiceAccount shop/"+account) {
+			t.Errorf("%s: %v", account, err)
 		}
 	}
 }
