@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -146,6 +147,11 @@ func TestRequest(t *testing.T) {
 		"a large init":          {corev1.PodSpec{InitContainers: []corev1.Container{asking("5")}, Containers: []corev1.Container{asking("1")}}, "5"},
 		"sidecar":               {corev1.PodSpec{InitContainers: []corev1.Container{side}, Containers: []corev1.Container{asking("1")}}, "1100m"},
 		"init beside a sidecar": {corev1.PodSpec{InitContainers: []corev1.Container{side, asking("5")}, Containers: []corev1.Container{asking("1")}}, "5100m"},
+		"init, then a sidecar":  {corev1.PodSpec{InitContainers: []corev1.Container{asking("1"), side}, Containers: []corev1.Container{asking("500m")}}, "1"},
+		"two of init":           {corev1.PodSpec{InitContainers: []corev1.Container{asking("5"), asking("4")}, Containers: []corev1.Container{asking("1")}}, "5"},
+		"an ephemeral one":      {corev1.PodSpec{Containers: []corev1.Container{asking("1")}, EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(asking("1"))}}}, "1"},
+		"overhead":              {corev1.PodSpec{Containers: []corev1.Container{asking("1")}, Overhead: asking("250m").Resources.Requests}, "1250m"},
+		"a pod without CPUs":    {corev1.PodSpec{Resources: &corev1.ResourceRequirements{}, Containers: []corev1.Container{asking("1")}}, "1"},
 		"of the pod":            {corev1.PodSpec{Resources: &corev1.ResourceRequirements{Requests: asking("7").Resources.Requests}, Containers: []corev1.Container{asking("1")}}, "7"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,6 +160,30 @@ func TestRequest(t *testing.T) {
 				t.Errorf("%s, want %s", got.String(), tc.want)
 			}
 		})
+	}
+}
+
+func TestLimits(t *testing.T) {
+	limited := func(cpu string) corev1.Container {
+		return corev1.Container{Resources: corev1.ResourceRequirements{Limits: asking(cpu).Resources.Requests}}
+	}
+	for name, tc := range map[string]struct {
+		spec corev1.PodSpec
+		want string // empty: none
+	}{
+		"none":            {corev1.PodSpec{Containers: []corev1.Container{asking("1")}, Overhead: asking("1").Resources.Requests}, ""},
+		"one has a limit": {corev1.PodSpec{Containers: []corev1.Container{limited("1"), {}}}, "1"},
+		"of init alone":   {corev1.PodSpec{InitContainers: []corev1.Container{limited("1")}, Containers: []corev1.Container{{}}}, "1"},
+		"of an ephemeral": {corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(limited("1"))}}}, ""},
+		"with overhead":   {corev1.PodSpec{Containers: []corev1.Container{limited("1")}, Overhead: asking("500m").Resources.Requests}, "1500m"},
+		"of the pod":      {corev1.PodSpec{Resources: &corev1.ResourceRequirements{Limits: asking("3").Resources.Requests}, Containers: []corev1.Container{limited("1")}}, "3"},
+		"a limit of zero": {corev1.PodSpec{Containers: []corev1.Container{limited("0")}}, "0"},
+		"two limits":      {corev1.PodSpec{Containers: []corev1.Container{limited("1"), limited("2")}}, "3"},
+	} {
+		got, ok := LimitOf(&corev1.Pod{Spec: tc.spec}, corev1.ResourceCPU)
+		if ok != (tc.want != "") || ok && got.Cmp(resource.MustParse(tc.want)) != 0 || !ok && !got.IsZero() {
+			t.Errorf("%s: %s, %v, want %q", name, got.String(), ok, tc.want)
+		}
 	}
 }
 
@@ -174,19 +204,30 @@ func TestNodeSelectors(t *testing.T) {
 		spec corev1.PodSpec
 		want bool
 	}{
-		"none":                      {corev1.PodSpec{}, true},
-		"a label":                   {corev1.PodSpec{NodeSelector: map[string]string{"zone": "a"}}, true},
-		"another value":             {corev1.PodSpec{NodeSelector: map[string]string{"zone": "b"}}, false},
-		"an empty value is one":     {corev1.PodSpec{NodeSelector: map[string]string{"absent": ""}}, false},
-		"In":                        {affinity(label("zone", corev1.NodeSelectorOpIn, "b", "a")), true},
-		"NotIn":                     {affinity(label("zone", corev1.NodeSelectorOpNotIn, "a")), false},
-		"Exists":                    {affinity(label("zone", corev1.NodeSelectorOpExists)), true},
-		"DoesNotExist":              {affinity(label("zone", corev1.NodeSelectorOpDoesNotExist)), false},
-		"Gt":                        {affinity(label("cores", corev1.NodeSelectorOpGt, "7")), true},
-		"Lt":                        {affinity(label("cores", corev1.NodeSelectorOpLt, "8")), false},
-		"the name":                  {affinity(name("n1")), true},
-		"another name":              {affinity(name("n2")), false},
-		"one of two terms":          {affinity(name("n2"), label("zone", corev1.NodeSelectorOpExists)), true},
+		"none":                  {corev1.PodSpec{}, true},
+		"a label":               {corev1.PodSpec{NodeSelector: map[string]string{"zone": "a"}}, true},
+		"another value":         {corev1.PodSpec{NodeSelector: map[string]string{"zone": "b"}}, false},
+		"an empty value is one": {corev1.PodSpec{NodeSelector: map[string]string{"absent": ""}}, false},
+		"In":                    {affinity(label("zone", corev1.NodeSelectorOpIn, "b", "a")), true},
+		"NotIn":                 {affinity(label("zone", corev1.NodeSelectorOpNotIn, "a")), false},
+		"Exists":                {affinity(label("zone", corev1.NodeSelectorOpExists)), true},
+		"DoesNotExist":          {affinity(label("zone", corev1.NodeSelectorOpDoesNotExist)), false},
+		"Gt":                    {affinity(label("cores", corev1.NodeSelectorOpGt, "7")), true},
+		"Lt":                    {affinity(label("cores", corev1.NodeSelectorOpLt, "8")), false},
+		"the name":              {affinity(name("n1")), true},
+		"another name":          {affinity(name("n2")), false},
+		"one of two terms":      {affinity(name("n2"), label("zone", corev1.NodeSelectorOpExists)), true},
+		"labels and the name": {affinity(corev1.NodeSelectorTerm{
+			MatchExpressions: label("zone", corev1.NodeSelectorOpExists).MatchExpressions, MatchFields: name("n1").MatchFields}), true},
+		"labels and another name": {affinity(corev1.NodeSelectorTerm{
+			MatchExpressions: label("zone", corev1.NodeSelectorOpExists).MatchExpressions, MatchFields: name("n2").MatchFields}), false},
+		"other labels and the name": {affinity(corev1.NodeSelectorTerm{
+			MatchExpressions: label("none", corev1.NodeSelectorOpExists).MatchExpressions, MatchFields: name("n1").MatchFields}), false},
+		"one of two requirements": {affinity(corev1.NodeSelectorTerm{MatchExpressions: append(label("zone", corev1.NodeSelectorOpExists).MatchExpressions,
+			label("none", corev1.NodeSelectorOpExists).MatchExpressions...)}), false},
+		"no affinity to nodes":      {corev1.PodSpec{Affinity: &corev1.Affinity{}}, true},
+		"a preferred affinity":      {corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}}, true},
+		"one of two labels":         {corev1.PodSpec{NodeSelector: map[string]string{"zone": "a", "cores": "9"}}, false},
 		"a term without anything":   {affinity(corev1.NodeSelectorTerm{}), false},
 		"no term":                   {affinity(), false},
 		"an operator of the future": {affinity(label("zone", "Near", "a")), false},
@@ -203,6 +244,14 @@ func TestHostPortsAreTakenOnce(t *testing.T) {
 	pod := func(ip string, protocol corev1.Protocol) *corev1.Pod {
 		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080, HostIP: ip, Protocol: protocol}}}}}}
 	}
+	ports := func(list ...corev1.ContainerPort) *corev1.Pod {
+		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: list}}}}
+	}
+	sidecar := func(pod *corev1.Pod) *corev1.Pod {
+		pod.Spec.InitContainers, pod.Spec.Containers = pod.Spec.Containers, nil
+		pod.Spec.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		return pod
+	}
 	for what, tc := range map[string]struct {
 		a, b *corev1.Pod
 		ok   bool
@@ -211,8 +260,18 @@ func TestHostPortsAreTakenOnce(t *testing.T) {
 		"another protocol":       {pod("", ""), pod("", corev1.ProtocolUDP), true},
 		"other addresses":        {pod("192.0.2.1", ""), pod("192.0.2.2", ""), true},
 		"one of them everywhere": {pod("192.0.2.1", ""), pod("0.0.0.0", ""), false},
-		"no host port":           {pod("", ""), &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}}}}, true},
-		"the host's network":     {pod("", ""), &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}}}}, false},
+		"both orders":            {pod("", ""), pod("192.0.2.1", ""), false},
+		"everywhere of IPv6":     {pod("192.0.2.1", ""), pod("::", ""), false},
+		"the same address":       {pod("192.0.2.1", ""), pod("192.0.2.1", ""), false},
+		"another port":           {pod("", ""), ports(corev1.ContainerPort{ContainerPort: 80, HostPort: 8081}), true},
+		"the second port":        {pod("", ""), ports(corev1.ContainerPort{HostPort: 1}, corev1.ContainerPort{HostPort: 8080}), false},
+		"an init container":      {pod("", ""), &corev1.Pod{Spec: corev1.PodSpec{InitContainers: pod("", "").Spec.Containers}}, true},
+		"a sidecar":              {pod("", ""), sidecar(pod("", "")), false},
+		"an ephemeral container": {pod("", ""), &corev1.Pod{Spec: corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{
+			{EphemeralContainerCommon: corev1.EphemeralContainerCommon(pod("", "").Spec.Containers[0])}}}}, true},
+		"the host's network, with another port": {pod("", ""), &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 8080, HostPort: 8081}}}}}}, true},
+		"no host port":                          {pod("", ""), &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}}}}, true},
+		"the host's network":                    {pod("", ""), &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}}}}, false},
 	} {
 		t.Run(what, func(t *testing.T) {
 			err := newRoom(nil, false, false, nil).admit(t.Context(), tc.b, slices.Values([]*corev1.Pod{tc.a}))
@@ -248,6 +307,10 @@ func TestPodsThatCantRunHereAreRejected(t *testing.T) {
 		"a gRPC probe":  {container(corev1.Container{LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{}}}}), ReasonUnsupported},
 		"an exec probe": {container(corev1.Container{ReadinessProbe: &corev1.Probe{ProbeHandler: exec}}), ReasonUnsupported},
 		"an exec hook":  {container(corev1.Container{Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}}}), ReasonUnsupported},
+		"exec at start": {container(corev1.Container{StartupProbe: &corev1.Probe{ProbeHandler: exec}}), ReasonUnsupported},
+		"a TCP probe":   {container(corev1.Container{LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}}}), ""},
+		"after a start": {container(corev1.Container{Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}}}), ReasonUnsupported},
+		"another hook":  {container(corev1.Container{Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{}}}}), ""},
 		"host aliases":  {corev1.PodSpec{HostAliases: []corev1.HostAlias{{}}}, ReasonUnsupported},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -257,5 +320,74 @@ func TestPodsThatCantRunHereAreRejected(t *testing.T) {
 				t.Errorf("%v, want reason %q", err, tc.reason)
 			}
 		})
+	}
+}
+
+// A judge is a Checker with one verdict.
+type judge struct{ verdict error }
+
+func (j judge) Check(*corev1.Pod) error { return j.verdict }
+
+func TestACheckerGivesTheReason(t *testing.T) {
+	for name, tc := range map[string]struct {
+		verdict         error
+		reason, message string
+	}{
+		"it can run":  {nil, "", ""},
+		"it can't":    {errors.New("no GPU"), ReasonUnsupported, "no GPU"},
+		"a rejection": {podsync.Reject("NoGPU", "none"), "NoGPU", "none"},
+	} {
+		p := &Provider{node: &node{caps: capabilities{checker: judge{tc.verdict}}, room: newRoom(nil, false, false, nil)}}
+		if reason, message := rejection(t, p.Admit(t.Context(), &corev1.Pod{}, slices.Values([]*corev1.Pod{}))); reason != tc.reason || message != tc.message {
+			t.Errorf("%s: %s: %s", name, reason, message)
+		}
+	}
+}
+
+// TestAllThatCantRunHereIsNamed, and nothing is if the Runtime has the capabilities.
+func TestAllThatCantRunHereIsNamed(t *testing.T) {
+	exec := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{}}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{
+		HostAliases: []corev1.HostAlias{{}},
+		Volumes:     []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages"}}}},
+		Containers: []corev1.Container{{
+			Name: "c", LivenessProbe: exec, ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{}}},
+			Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}},
+		}},
+	}}
+	p := &Provider{node: &node{}}
+	const want = "volume v: an emptyDir with medium HugePages; container c: exec probe; container c: gRPC probe; container c: exec hook; hostAliases: the pod has the /etc/hosts of the node"
+	if why := p.unsupported(pod); why != want {
+		t.Errorf("got  %s\nwant %s", why, want)
+	}
+	p.node = &node{cfg: Config{GRPC: struct{ GRPCProber }{}}, caps: capabilities{execer: struct{ Execer }{}, sandboxer: struct{ Sandboxer }{}}}
+	if why := p.unsupported(pod); why != "volume v: an emptyDir with medium HugePages" {
+		t.Errorf("with all capabilities: %s", why)
+	}
+}
+
+// A vigilant is a Runtime that is a Watcher.
+type vigilant struct {
+	bare
+	Watcher
+}
+
+func TestDefaults(t *testing.T) {
+	for _, tc := range []struct {
+		runtime Runtime
+		cfg     Config
+		relist  time.Duration
+		backoff Backoff
+	}{
+		{bare{}, Config{}, DefaultRelist, Backoff{10 * time.Second, 5 * time.Minute, 10 * time.Minute}},
+		{vigilant{}, Config{}, DefaultRelistWatched, Backoff{10 * time.Second, 5 * time.Minute, 10 * time.Minute}},
+		{bare{}, Config{Relist: time.Hour, Backoff: Backoff{time.Hour, 1, 2}}, time.Hour, Backoff{time.Hour, time.Hour, 2}},
+		{bare{}, Config{Backoff: Backoff{1, 2, 3}}, DefaultRelist, Backoff{1, 2, 3}},
+	} {
+		cfg := tc.cfg
+		cfg.Runtime, cfg.Root, cfg.Environment, cfg.HostIPs = tc.runtime, "/absent", &podenv.Resolver{}, []string{"192.0.2.1"}
+		if err := cfg.complete(); err != nil || cfg.Relist != tc.relist || cfg.Backoff != tc.backoff {
+			t.Errorf("%v, %v, %+v, want %v, %+v", err, cfg.Relist, cfg.Backoff, tc.relist, tc.backoff)
+		}
 	}
 }

@@ -39,18 +39,21 @@ func TestLimitsOfDiskUsage(t *testing.T) {
 		volumes, containers sizes
 		want                string
 	}{
-		"no limit":               {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "")}, Containers: []corev1.Container{limited("a", "")}}, sizes{"v": 1 << 40}, sizes{"a": 1 << 40}, ""},
-		"a volume at its limit":  {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "1Ki")}}, sizes{"v": 1 << 10}, nil, ""},
-		"above it":               {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("u", ""), emptyDir("v", "1Ki")}}, sizes{"u": 1 << 40, "v": 1<<10 + 1}, nil, `Usage of EmptyDir volume "v" exceeds the limit "1Ki".`},
-		"a limit of zero":        {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "0")}}, sizes{"v": 1}, nil, ""},
-		"a pod at its limit":     {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "")}, Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, sizes{"v": 1 << 10}, sizes{"a": 1 << 9, "b": 1 << 9}, ""},
-		"volumes count":          {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "")}, Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, sizes{"v": 1<<10 + 1}, sizes{"a": 1 << 9, "b": 1 << 9}, "Pod ephemeral local storage usage exceeds the total limit of containers 2Ki."},
-		"containers count":       {corev1.PodSpec{Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "")}}, nil, sizes{"a": 1 << 9, "b": 1 << 10}, "Pod ephemeral local storage usage exceeds the total limit of containers 1Ki."},
-		"a container":            {corev1.PodSpec{Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, nil, sizes{"a": 1<<10 + 1}, `Container a exceeded its local ephemeral storage limit "1Ki".`},
-		"one at its limit":       {corev1.PodSpec{Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, nil, sizes{"a": 1 << 10}, ""},
-		"a sidecar":              {corev1.PodSpec{InitContainers: []corev1.Container{side}, Containers: []corev1.Container{limited("a", "1Ki")}}, nil, sizes{"s": 1<<10 + 1}, `Container s exceeded its local ephemeral storage limit "1Ki".`},
-		"an init container":      {corev1.PodSpec{InitContainers: []corev1.Container{limited("i", "1Ki")}, Containers: []corev1.Container{limited("a", "2Ki")}}, nil, sizes{"i": 1<<10 + 1}, ""},
-		"the volume comes first": {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "1Ki")}, Containers: []corev1.Container{limited("a", "1Ki")}}, sizes{"v": 1 << 20}, sizes{"a": 1 << 20}, `Usage of EmptyDir volume "v" exceeds the limit "1Ki".`},
+		"no limit":              {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "")}, Containers: []corev1.Container{limited("a", "")}}, sizes{"v": 1 << 40}, sizes{"a": 1 << 40}, ""},
+		"a volume at its limit": {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "1Ki")}}, sizes{"v": 1 << 10}, nil, ""},
+		"above it":              {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("u", ""), emptyDir("v", "1Ki")}}, sizes{"u": 1 << 40, "v": 1<<10 + 1}, nil, `Usage of EmptyDir volume "v" exceeds the limit "1Ki".`},
+		"a limit of zero":       {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "0")}}, sizes{"v": 1}, nil, ""},
+		"a pod at its limit":    {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "")}, Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, sizes{"v": 1 << 10}, sizes{"a": 1 << 9, "b": 1 << 9}, ""},
+		"volumes count":         {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "")}, Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, sizes{"v": 1<<10 + 1}, sizes{"a": 1 << 9, "b": 1 << 9}, "Pod ephemeral local storage usage exceeds the total limit of containers 2Ki."},
+		"containers count":      {corev1.PodSpec{Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "")}}, nil, sizes{"a": 1 << 9, "b": 1 << 10}, "Pod ephemeral local storage usage exceeds the total limit of containers 1Ki."},
+		"a container":           {corev1.PodSpec{Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, nil, sizes{"a": 1<<10 + 1}, `Container a exceeded its local ephemeral storage limit "1Ki".`},
+		"one at its limit":      {corev1.PodSpec{Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, nil, sizes{"a": 1 << 10}, ""},
+		"a sidecar":             {corev1.PodSpec{InitContainers: []corev1.Container{side}, Containers: []corev1.Container{limited("a", "1Ki")}}, nil, sizes{"s": 1<<10 + 1}, `Container s exceeded its local ephemeral storage limit "1Ki".`},
+		"an init container":     {corev1.PodSpec{InitContainers: []corev1.Container{limited("i", "1Ki")}, Containers: []corev1.Container{limited("a", "2Ki")}}, nil, sizes{"i": 1<<10 + 1}, ""},
+		"an ephemeral container": {corev1.PodSpec{Containers: []corev1.Container{limited("a", "2Ki")}, EphemeralContainers: []corev1.EphemeralContainer{
+			{EphemeralContainerCommon: corev1.EphemeralContainerCommon(limited("e", "1"))}}}, nil, sizes{"e": 1 << 10}, ""},
+		"a container without bytes": {corev1.PodSpec{Containers: []corev1.Container{limited("a", "0"), limited("b", "2Ki")}}, nil, sizes{"a": 1 << 10}, ""},
+		"the volume comes first":    {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "1Ki")}, Containers: []corev1.Container{limited("a", "1Ki")}}, sizes{"v": 1 << 20}, sizes{"a": 1 << 20}, `Usage of EmptyDir volume "v" exceeds the limit "1Ki".`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Spec: tc.spec}

@@ -4,6 +4,8 @@
 package podruntime
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -43,6 +45,55 @@ func TestAPodThatHasASandboxGoesFirstAndThenTheOldest(t *testing.T) {
 		}
 		if g.free != 1 {
 			t.Errorf("%d places are free, want 1", g.free)
+		}
+	})
+}
+
+// TestAPlaceIsNeverLost cancels a caller that waits, before and while it gets its place.
+func TestAPlaceIsNeverLost(t *testing.T) {
+	for _, free := range []bool{false, true} {
+		for range 20 { // which of the two the caller sees is chance
+			synctest.Test(t, func(t *testing.T) {
+				g := gate{free: 1}
+				if err := g.enter(t.Context(), ticket{}); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- g.enter(ctx, ticket{}) }()
+				synctest.Wait()
+				cancel()
+				if free {
+					g.leave()
+				}
+				err := <-done
+				if err == nil {
+					g.leave()
+				}
+				if !free {
+					if !errors.Is(err, context.Canceled) || len(g.waiting) > 0 {
+						t.Errorf("%v, %d wait", err, len(g.waiting))
+					}
+					g.leave()
+				}
+				if g.free != 1 {
+					t.Errorf("%d places are free, want 1", g.free)
+				}
+			})
+		}
+	}
+}
+
+func TestSleepEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		if !sleep(ctx, time.Second) || time.Since(began) != time.Second {
+			t.Errorf("a second took %v", time.Since(began))
+		}
+		if sleep(ctx, time.Hour) || time.Since(began) != time.Minute {
+			t.Errorf("it ended after %v", time.Since(began))
 		}
 	})
 }

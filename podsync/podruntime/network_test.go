@@ -4,6 +4,8 @@
 package podruntime
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,6 +19,11 @@ func TestResolvConfFollowsThePolicy(t *testing.T) {
 		Servers: []string{"192.0.2.53"}, Searches: []string{"example.org"}, Options: []string{"edns0"},
 	}}
 	ofCluster := DNS{[]string{"10.96.0.10"}, []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.org"}, []string{"ndots:5"}}
+	host := DNS{slices.Clone(cluster.Host.Servers), slices.Clone(cluster.Host.Searches), slices.Clone(cluster.Host.Options)}
+	var many []string
+	for i := range 33 {
+		many = append(many, strconv.Itoa(i))
+	}
 	for name, tc := range map[string]struct {
 		spec corev1.PodSpec
 		want DNS
@@ -29,6 +36,9 @@ func TestResolvConfFollowsThePolicy(t *testing.T) {
 		"None is that of dnsConfig":     {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"a"}, Options: []corev1.PodDNSConfigOption{{Name: "debug"}}}}, DNS{[]string{"1.1.1.1"}, []string{"a"}, []string{"debug"}}},
 		"options are replaced by name":  {corev1.PodSpec{DNSConfig: &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("2")}}}}, DNS{ofCluster.Servers, ofCluster.Searches, []string{"ndots:2"}}},
 		"three servers, each once":      {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1", "1", "2", "3", "4"}}}, DNS{Servers: []string{"1", "2", "3"}}},
+		"options of the node, too":      {corev1.PodSpec{DNSPolicy: corev1.DNSDefault, DNSConfig: &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "edns0", Value: new("")}, {Name: "rotate"}}}}, DNS{cluster.Host.Servers, cluster.Host.Searches, []string{"edns0", "rotate"}}},
+		"servers of the node, too":      {corev1.PodSpec{DNSPolicy: corev1.DNSDefault, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"a"}}}, DNS{[]string{"192.0.2.53", "1.1.1.1"}, []string{"example.org", "a"}, cluster.Host.Options}},
+		"32 searches":                   {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{Searches: many}}, DNS{Searches: many[:32]}},
 		"dnsConfig adds to the cluster": {corev1.PodSpec{DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}}}, DNS{[]string{"10.96.0.10", "1.1.1.1"}, ofCluster.Searches, ofCluster.Options}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -37,6 +47,12 @@ func TestResolvConfFollowsThePolicy(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+	if !cmp.Equal(cluster.Host, host) {
+		t.Errorf("pods have changed the configuration of the node to %+v", cluster.Host)
+	}
+	if got := dnsOf(&corev1.Pod{}, ClusterDNS{Servers: cluster.Servers, Host: cluster.Host}); !slices.Equal(got.Searches, cluster.Host.Searches) || !slices.Equal(got.Servers, cluster.Servers) {
+		t.Errorf("without a domain: %+v", got)
 	}
 	if got := dnsOf(&corev1.Pod{}, ClusterDNS{Host: cluster.Host}); !cmp.Equal(got, cluster.Host) {
 		t.Errorf("without a DNS service: %+v", got)
@@ -52,6 +68,9 @@ func TestHostnames(t *testing.T) {
 		"its own":             {corev1.PodSpec{Hostname: "web"}, "web", ""},
 		"in a subdomain":      {corev1.PodSpec{Hostname: "web", Subdomain: "sub"}, "web", "web.sub.ns.svc.cluster.local"},
 		"as a full name":      {corev1.PodSpec{Subdomain: "sub", SetHostnameAsFQDN: new(true)}, "pod.sub.ns.svc.cluster.local", "pod.sub.ns.svc.cluster.local"},
+		"not as a full name":  {corev1.PodSpec{Subdomain: "sub", SetHostnameAsFQDN: new(false)}, "pod", "pod.sub.ns.svc.cluster.local"},
+		"no subdomain":        {corev1.PodSpec{SetHostnameAsFQDN: new(true)}, "pod", ""},
+		"overridden by none":  {corev1.PodSpec{Hostname: "web", HostnameOverride: new("")}, "web", ""},
 		"overridden":          {corev1.PodSpec{Hostname: "web", Subdomain: "sub", HostnameOverride: new("other.example")}, "other.example", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,6 +79,14 @@ func TestHostnames(t *testing.T) {
 				t.Errorf("%q and %q, want %q and %q", host, fqdn, tc.name, tc.fqdn)
 			}
 		})
+	}
+	for name, want := range map[string]string{
+		strings.Repeat("a", 63): strings.Repeat("a", 63), strings.Repeat("a", 64): strings.Repeat("a", 63), strings.Repeat("a", 60) + ".-.bc": strings.Repeat("a", 60),
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Subdomain: "sub"}}
+		if host, fqdn := hostnameOf(pod, ""); host != want || fqdn != "" {
+			t.Errorf("%s became %q and, without a domain, %q", name, host, fqdn)
+		}
 	}
 	long := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("a", 62) + "-b"}}
 	if host, _ := hostnameOf(long, ""); host != strings.Repeat("a", 62) {
@@ -79,5 +106,14 @@ func TestHostsFile(t *testing.T) {
 	got = string(hostsFile(pod, []string{"10.0.0.1"}, "web", "", []byte("192.0.2.1\tnode\n")))
 	if strings.Contains(got, "hosts file.\n") || strings.Contains(got, "10.0.0.1") || !strings.Contains(got, "192.0.2.1\tnode\n") || !strings.Contains(got, "b.example") {
 		t.Errorf("in the host's network:\n%s", got)
+	}
+}
+
+func TestHostsFileNamesThePod(t *testing.T) {
+	for fqdn, want := range map[string]string{"": "10.0.0.1\tweb\n", "web": "10.0.0.1\tweb\n", "web.sub": "10.0.0.1\tweb.sub\tweb\n"} {
+		got := string(hostsFile(&corev1.Pod{}, []string{"10.0.0.1"}, "web", fqdn, nil))
+		if !strings.HasSuffix(got, "allrouters\n"+want) {
+			t.Errorf("%q: no line %q at the end of\n%s", fqdn, want, got)
+		}
 	}
 }

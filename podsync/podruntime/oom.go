@@ -41,10 +41,9 @@ func OOMScoreAdjust(pod *corev1.Pod, c *corev1.Container, memory int64) int64 {
 		request = max(request, least)
 	}
 	if pod.Spec.Resources != nil {
-		if whole := pod.Spec.Resources.Requests.Memory(); whole.Sign() > 0 {
-			containers, _ := aggregate(&corev1.PodSpec{InitContainers: pod.Spec.InitContainers, Containers: pod.Spec.Containers}, corev1.ResourceMemory, requestsOf)
-			request += max(whole.Value()-containers.Value(), 0) / int64(len(pod.Spec.InitContainers)+len(pod.Spec.Containers))
-		}
+		containers, _ := aggregate(&corev1.PodSpec{InitContainers: pod.Spec.InitContainers, Containers: pod.Spec.Containers}, corev1.ResourceMemory, requestsOf)
+		rest := max(pod.Spec.Resources.Requests.Memory().Value()-containers.Value(), 0)
+		request += rest / int64(len(pod.Spec.InitContainers)+len(pod.Spec.Containers))
 	}
 	score := int64(bestEffort)
 	if memory > 0 {

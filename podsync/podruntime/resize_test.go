@@ -226,11 +226,14 @@ func TestTheKernelKillsTheContainersFirstThatRequestLess(t *testing.T) {
 			corev1.PodSpec{InitContainers: []corev1.Container{sidecar("50")}, Containers: []corev1.Container{request("a", "200"), request("b", "100"), request("c", "300")}},
 			map[string]int64{"s": 900, "b": 900},
 		},
-		"a large sidecar":      {corev1.PodSpec{InitContainers: []corev1.Container{sidecar("150")}, Containers: []corev1.Container{request("a", "100")}}, map[string]int64{"s": 850}},
-		"an init container":    {corev1.PodSpec{InitContainers: []corev1.Container{request("i", "50")}, Containers: []corev1.Container{request("a", "100")}}, map[string]int64{"i": 950}},
-		"the rest of the pod":  {corev1.PodSpec{Resources: whole("400"), InitContainers: []corev1.Container{sidecar("0")}, Containers: []corev1.Container{request("a", "50"), request("b", "50")}}, map[string]int64{"a": 850, "s": 850}},
-		"no rest of the pod":   {corev1.PodSpec{Resources: whole("100"), Containers: []corev1.Container{request("a", "50"), request("b", "50")}}, map[string]int64{"a": 950}},
-		"less than containers": {corev1.PodSpec{Resources: whole("60"), Containers: []corev1.Container{request("a", "50"), request("b", "50")}}, map[string]int64{"a": 950}},
+		"a large sidecar":                    {corev1.PodSpec{InitContainers: []corev1.Container{sidecar("150")}, Containers: []corev1.Container{request("a", "100")}}, map[string]int64{"s": 850}},
+		"an init container":                  {corev1.PodSpec{InitContainers: []corev1.Container{request("i", "50")}, Containers: []corev1.Container{request("a", "100")}}, map[string]int64{"i": 950}},
+		"a sidecar before an init container": {corev1.PodSpec{InitContainers: []corev1.Container{sidecar("50"), request("i", "70")}, Containers: []corev1.Container{request("a", "100")}}, map[string]int64{"s": 900, "i": 930}},
+		"more than the machine has":          {corev1.PodSpec{Containers: []corev1.Container{request("a", "1001")}}, map[string]int64{"a": 3}},
+		"a pod without memory":               {corev1.PodSpec{Resources: &corev1.ResourceRequirements{Requests: amounts("1", "")}, Containers: []corev1.Container{request("a", "50")}}, map[string]int64{"a": 950}},
+		"the rest of the pod":                {corev1.PodSpec{Resources: whole("400"), InitContainers: []corev1.Container{sidecar("0")}, Containers: []corev1.Container{request("a", "50"), request("b", "50")}}, map[string]int64{"a": 850, "s": 850}},
+		"no rest of the pod":                 {corev1.PodSpec{Resources: whole("100"), Containers: []corev1.Container{request("a", "50"), request("b", "50")}}, map[string]int64{"a": 950}},
+		"less than containers":               {corev1.PodSpec{Resources: whole("60"), Containers: []corev1.Container{request("a", "50"), request("b", "50")}}, map[string]int64{"a": 950}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, c := range slices.Concat(tc.spec.InitContainers, tc.spec.Containers) {

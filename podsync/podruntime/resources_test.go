@@ -560,6 +560,7 @@ func TestAPodAboveTheSizeLimitOfAVolumeIsEvicted(t *testing.T) {
 		w.change = func(cfg *podruntime.Config) { cfg.Evict = e.evict }
 	}, func(w *world) {
 		pod, critical := withVolume(), withVolume()
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "fields", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{}}})
 		critical.Name, critical.UID, critical.Spec.Priority = "critical", "uid-2", new(int32(2_000_000_000))
 		ref := w.start(pod)
 		w.start(critical)

@@ -110,12 +110,9 @@ func (r *room) hold(pod *corev1.Pod) {
 // leave frees the resources of a pod.
 func (r *room) leave(ctx context.Context, uid types.UID) {
 	r.mu.Lock()
-	_, known := r.tenants[uid]
 	delete(r.tenants, uid)
 	r.mu.Unlock()
-	if known {
-		r.retry(ctx)
-	}
+	r.retry(ctx)
 }
 
 // spec returns a tenant that the Provider has, with the resources in force, or nil.
@@ -138,10 +135,8 @@ func (r *room) update(ctx context.Context, desired *corev1.Pod, now time.Time) (
 		return desired, pending{}
 	}
 	why := r.decideResize(ctx, t, desired)
-	freed := false
 	switch why.reason {
 	case "":
-		freed = !sameResources(t.pod, desired)
 		t.pod, t.want = desired, nil
 	case corev1.PodReasonDeferred:
 		if t.want == nil {
@@ -153,7 +148,7 @@ func (r *room) update(ctx context.Context, desired *corev1.Pod, now time.Time) (
 	}
 	spec := t.pod
 	r.mu.Unlock()
-	if freed {
+	if why.reason == "" { // it may have less than before
 		r.retry(ctx)
 	}
 	return spec, why

@@ -4,13 +4,17 @@
 package podruntime
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/podsync"
 )
 
 var now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -79,8 +83,20 @@ func TestAPodThatNeverStartedLeavesTheRoom(t *testing.T) {
 	if reason, _ := rejection(t, l.admit(t.Context(), guest("b", "3", "0"), none)); reason != "" {
 		t.Fatal(reason)
 	}
+	if _, known := l.tenants["a"]; known {
+		t.Error("a is still a tenant")
+	}
 	l.hold(guest("b", "1", "0"))
 	l.expect(guest("b", "4", "0"), "")
+	// A pod that runs stays, whoever is named.
+	if reason, _ := rejection(t, l.admit(t.Context(), guest("c", "1", "0"), none)); reason != "" || l.spec("b") == nil {
+		t.Errorf("%q, b is measured %v", reason, l.spec("b") != nil)
+	}
+	// So does one that podsync names, although it was not started yet.
+	if reason, _ := rejection(t, l.admit(t.Context(), guest("d", "1", "0"), slices.Values([]*corev1.Pod{guest("c", "1", "0")}))); reason != "" || l.tenants["c"] == nil {
+		t.Errorf("%q, c is a tenant %v", reason, l.tenants["c"] != nil)
+	}
+	l.leave(t.Context(), "d")
 	if got := l.spec("b"); got == nil || got.Spec.Containers[0].Resources.Requests.Cpu().Value() != 4 {
 		t.Errorf("b has %+v", got)
 	}
@@ -160,4 +176,116 @@ func TestAPodAsAWholeIsResizedIfTheRuntimeCan(t *testing.T) {
 		t.Errorf("it has %d CPUs", got)
 	}
 	l.expect(guest("a", "2", "0", whole("2")), "")
+}
+
+// TestWhyAResizeWaits compares the reason and the message of resizes.
+func TestWhyAResizeWaits(t *testing.T) {
+	const cpu = "Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000"
+	for name, tc := range map[string]struct {
+		room            func(*room)
+		pod             *corev1.Pod
+		reason, message string
+	}{
+		"nothing has changed, without a Resizer": {func(r *room) { r.resizes = false }, guest("a", "1", "1Gi"), "", ""},
+		"without a Resizer":                      {func(r *room) { r.resizes = false }, guest("a", "1500m", "1Gi"), corev1.PodReasonInfeasible, "the runtime can't change the resources of running containers"},
+		"without a limit":                        {func(r *room) { r.allocatable = nil }, guest("a", "9", "1Gi"), "", ""},
+		"all that is left":                       {nil, guest("a", "2", "3Gi"), "", ""},
+		"more than is left":                      {nil, guest("a", "3", "1Gi"), corev1.PodReasonDeferred, cpu},
+		"the first of two":                       {nil, guest("a", "3", "3500Mi"), corev1.PodReasonDeferred, cpu},
+		"as much as the node has":                {nil, guest("a", "4", "1Gi"), corev1.PodReasonDeferred, "Node didn't have enough resource: cpu, requested: 4000, used: 2000, capacity: 4000"},
+		"one of two is larger than the node":     {nil, guest("a", "3", "5Gi"), corev1.PodReasonInfeasible, "Node didn't have enough capacity: memory, requested: 5368709120, capacity: 4294967296"},
+		"the node can't be asked":                {func(r *room) { r.allocatable = func() corev1.ResourceList { panic("gone") } }, guest("a", "2", "1Gi"), corev1.PodReasonDeferred, "gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLodge(t)
+			if tc.room != nil {
+				tc.room(l.room)
+			}
+			l.hold(guest("a", "1", "1Gi"))
+			l.hold(guest("b", "2", "1Gi"))
+			got, why := l.update(t.Context(), tc.pod, now)
+			if why.reason != tc.reason || why.message != tc.message && (tc.message != "gone" || !strings.Contains(why.message, "gone")) {
+				t.Errorf("%s: %s; want %s: %s", why.reason, why.message, tc.reason, tc.message)
+			}
+			if granted := sameResources(got, tc.pod); granted != (tc.reason == "") {
+				t.Errorf("it has its resources: %v", granted)
+			}
+		})
+	}
+	l := newLodge(t)
+	l.allocatable = func() corev1.ResourceList { panic("gone") }
+	if err := l.admit(t.Context(), guest("a", "1", "1"), slices.Values([]*corev1.Pod{})); err == nil || errors.As(err, new(*podsync.RejectError)) {
+		t.Errorf("without an answer: %v, want an error that is no rejection", err)
+	}
+	if pod, why := l.update(t.Context(), guest("gone", "1", "1"), now); pod.Name != "gone" || why != (pending{}) {
+		t.Errorf("a pod that has stopped: %v, %v", pod, why)
+	}
+}
+
+// TestAResizeThatBecameInfeasibleNoLongerWaits, nor does one that was withdrawn.
+func TestAResizeThatBecameInfeasibleNoLongerWaits(t *testing.T) {
+	for last, reason := range map[string]string{"5": corev1.PodReasonInfeasible, "1": ""} {
+		l := newLodge(t)
+		l.hold(guest("a", "3", "1"))
+		l.hold(guest("b", "1", "1"))
+		l.expect(guest("b", "2", "1"), corev1.PodReasonDeferred)
+		l.expect(guest("b", last, "1"), reason)
+		l.leave(t.Context(), "a")
+		l.expectGranted()
+		if got := l.spec("b").Spec.Containers[0].Resources.Requests.Cpu().Value(); got != 1 {
+			t.Errorf("%s: it has %d CPUs", last, got)
+		}
+	}
+}
+
+func TestTheOrderOfResources(t *testing.T) {
+	list := func(names ...corev1.ResourceName) corev1.ResourceList {
+		l := corev1.ResourceList{}
+		for _, name := range names {
+			l[name] = resource.MustParse("1")
+		}
+		return l
+	}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: list("hugepages-2Mi", "cpu", "example.com/license")}}},
+		Resources:  &corev1.ResourceRequirements{Requests: list("hugepages-1Gi", "memory")},
+	}}
+	got := namesOf(list("memory", "ephemeral-storage", "pods", "example.com/gpu", "cpu"), pod)
+	want := []corev1.ResourceName{"pods", "cpu", "memory", "ephemeral-storage", "example.com/gpu", "hugepages-1Gi", "hugepages-2Mi"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestTheResourcesOfTwoVersions(t *testing.T) {
+	with := func(change func(*corev1.Pod)) *corev1.Pod { return guest("a", "1", "1", change) }
+	same := func(*corev1.Pod) {}
+	ephemeral := func(name, cpu string) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(guest("x", cpu, "1").Spec.Containers[0])}}
+			pod.Spec.EphemeralContainers[0].Name = name
+		}
+	}
+	for name, tc := range map[string]struct {
+		a, b *corev1.Pod
+		want bool
+	}{
+		"the same":               {with(same), with(same), true},
+		"other labels":           {with(same), with(func(pod *corev1.Pod) { pod.Labels = map[string]string{"a": "b"} }), true},
+		"another image":          {with(same), with(func(pod *corev1.Pod) { pod.Spec.Containers[0].Image = "x" }), true},
+		"a container":            {with(same), guest("a", "2", "1"), false},
+		"the pod":                {with(same), with(func(pod *corev1.Pod) { pod.Spec.Resources = &corev1.ResourceRequirements{Requests: amounts("1", "")} }), false},
+		"an ephemeral container": {with(ephemeral("e", "1")), with(ephemeral("e", "2")), true},
+		"one that is new":        {with(ephemeral("e", "1")), with(same), true},
+		"an init container": {with(func(pod *corev1.Pod) { pod.Spec.InitContainers = []corev1.Container{sized("i", equally("1", ""))} }),
+			with(func(pod *corev1.Pod) { pod.Spec.InitContainers = []corev1.Container{sized("i", equally("2", ""))} }), false},
+	} {
+		if got := sameResources(tc.a, tc.b); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		made := withResourcesOf(tc.b, tc.a)
+		if !sameResources(made, tc.a) || made.Spec.Containers[0].Image != tc.b.Spec.Containers[0].Image || len(made.Labels) != len(tc.b.Labels) {
+			t.Errorf("%s: the first one's resources in the second are %+v", name, made.Spec)
+		}
+	}
 }
