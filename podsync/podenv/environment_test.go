@@ -218,6 +218,25 @@ func TestMissingThenCreated(t *testing.T) {
 	}
 }
 
+// TestAVolumeIsMissingThenCreated: the same Pod reads an object again that lacked something.
+func TestAVolumeIsMissingThenCreated(t *testing.T) {
+	for kind, source := range map[string]corev1.VolumeSource{
+		"ConfigMap": {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "late"}, Items: []corev1.KeyToPath{{Key: "K", Path: "k"}}}},
+		"Secret":    {Secret: &corev1.SecretVolumeSource{SecretName: "late", Items: []corev1.KeyToPath{{Key: "K", Path: "k"}}}},
+	} {
+		w := newWorld(t, nil, configMap("late", nil), secret("late", nil))
+		p := w.pod(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: source}}}})
+		if _, err := p.Volume(t.Context(), "v"); !errors.Is(err, ErrMissing) {
+			t.Errorf("%s: %v", kind, err)
+		}
+		apitest.Edit(w.server, ns, "late", func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"K": "v"} })
+		apitest.Edit(w.server, ns, "late", func(s *corev1.Secret) { s.Data = map[string][]byte{"K": []byte("v")} })
+		if files, err := p.Volume(t.Context(), "v"); err != nil || string(files["k"].Data) != "v" {
+			t.Errorf("%s: %v, %v", kind, files, err)
+		}
+	}
+}
+
 // TestContainerKinds: init and ephemeral containers have environments too.
 func TestContainerKinds(t *testing.T) {
 	w := newWorld(t, nil)

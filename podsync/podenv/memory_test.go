@@ -451,3 +451,50 @@ func TestEncodeSortsAndSeals(t *testing.T) {
 		t.Errorf("%s, %v, sealed is %s", data, err, open)
 	}
 }
+
+// TestWhatSaysThatTheAPIServerIsAway: an answer does not, nor does a call that was canceled.
+func TestWhatSaysThatTheAPIServerIsAway(t *testing.T) {
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tc := range map[string]struct {
+		ctx  context.Context
+		err  error
+		want bool
+	}{
+		"success":          {t.Context(), nil, false},
+		"refused":          {t.Context(), errors.New("connection refused"), true},
+		"canceled":         {canceled, context.Canceled, false},
+		"success too late": {canceled, nil, false},
+		"denied":           {t.Context(), apierrors.NewForbidden(schema.GroupResource{}, "x", nil), false},
+		"absent":           {t.Context(), apierrors.NewNotFound(schema.GroupResource{}, "x"), false},
+		"overloaded":       {t.Context(), apierrors.NewServiceUnavailable("x"), true},
+	} {
+		if got := unreachable(tc.ctx, tc.err); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestATokenIsNewWhileTheAPIServerAnswers: the one in the Memory is for an outage only.
+func TestATokenIsNewWhileTheAPIServerAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memoryWorld(t)
+		pod, memory := w.pod(everything()).pod, &Memory{}
+		var tokens []string
+		for range 2 {
+			files, err := w.resolver.Recall(pod, memory).Volume(t.Context(), "v")
+			if err != nil {
+				t.Fatal(err)
+			}
+			token := files["token"]
+			tokens = append(tokens, string(token.Data))
+			if life := token.Renew.Sub(time.Now()); life < 47*time.Minute || life > 48*time.Minute {
+				t.Errorf("it is renewed after %v, want 80 %% of an hour", life)
+			}
+			time.Sleep(time.Minute)
+		}
+		if tokens[0] == tokens[1] {
+			t.Errorf("twice the token %s", tokens[0])
+		}
+	})
+}
