@@ -260,10 +260,16 @@ func TestAPIErrors(t *testing.T) {
 	for _, optional := range []bool{false, true} {
 		w := newWorld(t, nil, configMap("settings", map[string]string{"K": "v"}))
 		remove := w.server.Inject(apitest.Fault{Match: apitest.Match{Resource: "configmaps"}, Status: statuserr.InternalError("broken")})
-		p := w.pod(podOf(corev1.Container{Env: []corev1.EnvVar{configMapRef("A", "settings", "K", optional)}}))
+		pod := podOf(corev1.Container{Env: []corev1.EnvVar{configMapRef("A", "settings", "K", optional)}})
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Optional: &optional}}}}
+		p := w.pod(pod)
 		_, err := p.Container(t.Context(), "app", Addresses{})
-		if err == nil || errors.Is(err, ErrMissing) || !CanWait(err) {
-			t.Errorf("optional %v: %v", optional, err)
+		_, ofVolume := p.Volume(t.Context(), "v")
+		for _, err := range []error{err, ofVolume} {
+			if err == nil || errors.Is(err, ErrMissing) || !CanWait(err) {
+				t.Errorf("optional %v: %v", optional, err)
+			}
 		}
 		remove()
 		if _, err := p.Container(t.Context(), "app", Addresses{}); err != nil {
