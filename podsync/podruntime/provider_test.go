@@ -575,6 +575,42 @@ func TestASandboxThatFailsIsTriedAgain(t *testing.T) {
 
 // Whatever a SetUpPod that failed has left, such as the devices of claims, goes before the pod
 // counts as stopped.
+// A runtime can fail for hours, and at once or at the deadline of the call. Nothing of the pod may count as ended until then,
+// and it ends soon after that.
+func TestAPodEndsOnceItsRuntimeAnswersAgain(t *testing.T) {
+	for _, takes := range []time.Duration{0, 2 * time.Minute} {
+		for _, op := range []string{"Stop", "TearDownPod"} {
+			inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
+				calls := 0
+				w.link.setBefore(func(called string) error {
+					if called != op {
+						return nil
+					}
+					calls++
+					time.Sleep(takes)
+					return context.DeadlineExceeded
+				})
+				ref := w.start(podOf(corev1.RestartPolicyAlways, command("app", "stubborn")))
+				time.Sleep(10 * time.Second)
+				w.stop(ref, 30*time.Second)
+				calls = 0
+				time.Sleep(20 * time.Minute)
+				if w.state(ref).Stopped {
+					t.Errorf("%s fails, and the pod counts as stopped", op)
+				}
+				if most := 20*60 + 1; calls < 5 || calls > most { // one a second, and one at the beginning
+					t.Errorf("%s was called %d times in 20 minutes, want 5 to %d", op, calls, most)
+				}
+				w.link.setBefore(nil)
+				time.Sleep(takes + 2*time.Minute)
+				if !w.state(ref).Stopped {
+					t.Errorf("%s succeeds, and the pod has not stopped", op)
+				}
+			})
+		}
+	}
+}
+
 func TestAPodWithoutASandboxIsTornDownToo(t *testing.T) {
 	inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
 		w.link.setBefore(func(op string) error {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,11 +33,19 @@ const patience = 3 * time.Minute
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
+	if !comesTrue(condition) {
+		t.Fatalf("waited %v for %s", patience, what)
+	}
+}
+
+// comesTrue reports whether a condition holds in time.
+func comesTrue(condition func() bool) bool {
 	for deadline := time.Now().Add(patience); !condition(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %v for %s", patience, what)
+			return false
 		}
 	}
+	return true
 }
 
 // needsContainers returns a suite and a client, or skips the test.
@@ -117,18 +126,22 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		}
 	}
 	var list *corev1.PodList
-	eventually(t, "all pods to end", func() bool {
+	ended := func() bool {
 		var err error
 		if list, err = pods.List(t.Context(), metav1.ListOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		for _, p := range list.Items {
-			if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			if !hasEnded(&p) {
 				return false
 			}
 		}
 		return true
-	})
+	}
+	if !comesTrue(ended) {
+		s.killShimsThatHang(t, list.Items)
+		eventually(t, "all pods to end", ended)
+	}
 	written, err := os.ReadFile(filepath.Join(out, "log"))
 	if err != nil {
 		t.Fatal(err)
@@ -208,6 +221,40 @@ func (s *suite) exitIsUnknown(t *testing.T, pod types.UID, end *corev1.Container
 	return end.ExitCode == st.ExitCode && (st.ExitCode == 255 && st.Reason == "Unknown" || st.StartedAt == 0)
 }
 
+func hasEnded(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// killShimsThatHang kills the shims of pods whose containers containerd can't stop, as an administrator must: a start
+// that containerd's death has cut in two may leave a shim that answers nobody. A kubelet can only try again.
+func (s *suite) killShimsThatHang(t *testing.T, pods []corev1.Pod) {
+	t.Helper()
+	cri := s.runtime.Client(t)
+	for _, p := range pods {
+		if hasEnded(&p) {
+			continue
+		}
+		label := map[string]string{"io.kubernetes.pod.uid": string(p.UID)}
+		containers, err := cri.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: label}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range containers.Containers {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			_, err := cri.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.Id})
+			cancel()
+			if err == nil || !strings.Contains(status.Convert(err).Message(), "deadline exceeded") {
+				continue
+			}
+			shims := s.runtime.Shims(c.PodSandboxId)
+			t.Logf("%s: containerd can't stop container %s (%v), so its shims %v are killed", p.Name, c.Id, err, shims)
+			for _, pid := range shims {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	}
+}
+
 // workPod returns a pod that writes when it starts and ends, and exits with a code.
 func workPod(n int, out string) *corev1.Pod {
 	code := n % 5
@@ -238,7 +285,7 @@ func (s *suite) explain(t *testing.T, client kubernetes.Interface) {
 			return
 		}
 		for _, p := range list.Items {
-			if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			if !hasEnded(&p) {
 				t.Logf("%s %s: %+v", p.Name, p.UID, p.Status)
 			}
 		}

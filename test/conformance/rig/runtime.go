@@ -284,13 +284,13 @@ func (r *Runtime) Kill() {
 	<-r.exited
 }
 
-// Shims returns the processes of the shims.
-func (r *Runtime) Shims() (pids []int) {
+// Shims returns the processes of the shims, or of those of one sandbox.
+func (r *Runtime) Shims(sandbox ...string) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
 		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		args := strings.Split(string(line), "\x00")
-		if strings.Contains(args[0], "containerd-shim") && slices.Contains(args, r.socket()) {
+		if strings.Contains(args[0], "containerd-shim") && slices.Contains(args, r.socket()) && (len(sandbox) == 0 || slices.Contains(args, sandbox[0])) {
 			pid, _ := strconv.Atoi(filepath.Base(dir))
 			pids = append(pids, pid)
 		}

@@ -170,7 +170,7 @@ func (c *Container) Apply(now time.Time, event Event) error {
 		c.stopSent(now, e)
 	case StopFailed:
 		if e.Attempt == c.attempt && c.sent.Equal(e.By) {
-			c.sent = time.Time{}
+			c.sent, c.sentAt = time.Time{}, time.Time{} // the run may know nothing of it
 		}
 	case MessageReading:
 		if !c.NeedsMessage() {

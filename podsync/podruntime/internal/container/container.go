@@ -39,10 +39,10 @@ type Container struct {
 	// The end of the run.
 	//
 	// Invariant: endBy, sent, sentAt and hook are zero unless run attempt is listed as running.
-	// Invariant: sent implies sentAt.
+	// Invariant: sent and sentAt are set together.
 	// Invariant: a hook under way has a deadline.
 	endBy        time.Time // a probe or hook failed: it must have ended by then
-	sent, sentAt time.Time // the deadline of the last Stop and the time of the first
+	sent, sentAt time.Time // the deadline of the last Stop and the time of the first since one failed
 	hook         bool      // the preStop hook is under way
 	hookBy       time.Time
 
@@ -81,7 +81,7 @@ func (c *Container) Check() error {
 	}
 	is(!c.starting || c.sent.IsZero() && !c.hook, "a run whose start is under way is not being stopped")
 	is(c.failures > 0 == (c.failure != nil), "failures counts the starts that failed, and failure is the last one")
-	is(c.sent.IsZero() || !c.sentAt.IsZero(), "sent implies sentAt")
+	is(c.sent.IsZero() == c.sentAt.IsZero(), "sent and sentAt are set together")
 	is(c.sentAt.IsZero() || running, "only a run that is listed as running is stopped")
 	is(!c.hook || running, "only a run that is listed as running has a preStop hook under way")
 	is(!c.hook || !c.hookBy.IsZero(), "a hook under way has a deadline")
