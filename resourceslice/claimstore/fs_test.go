@@ -47,3 +47,30 @@ func (d *brokenFile) Overwrite(name string, data []byte, offset int, flush bool)
 	}
 	return d.FS.Overwrite(name, data, offset, flush)
 }
+
+// unsyncedDir is a disk that can replace a file and then fails to flush the directory,
+// while it fails.
+type unsyncedDir struct {
+	durable.FS
+	fails   bool
+	renames int
+}
+
+func (d *unsyncedDir) Rename(from, to string) error {
+	d.renames++
+	return d.FS.Rename(from, to)
+}
+
+func (d *unsyncedDir) SyncDir(name string) error {
+	if d.fails {
+		return fmt.Errorf("%s: %w", name, syscall.EIO)
+	}
+	return d.FS.SyncDir(name)
+}
+
+func (d *unsyncedDir) Overwrite(name string, data []byte, offset int, flush bool) error {
+	if d.fails {
+		return fmt.Errorf("%s: %w", name, syscall.EIO)
+	}
+	return d.FS.Overwrite(name, data, offset, flush)
+}

@@ -212,3 +212,13 @@ func TestALockWaitsForItsOwnerInAnotherProcess(t *testing.T) {
 		t.Errorf("locks are left: %v %v", first.busy, second.busy)
 	}
 }
+
+func TestALockWithoutAFileIsAnError(t *testing.T) {
+	l := &locks{file: filepath.Join(t.TempDir(), "missing", "lock"), busy: map[string]chan struct{}{}}
+	if _, err := l.lock(t.Context(), "a"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, want ErrNotExist", err)
+	}
+	if len(l.busy) > 0 {
+		t.Errorf("locks are left: %v", l.busy)
+	}
+}

@@ -265,6 +265,11 @@ func TestUnprepareIsRepeatedUntilItSucceeds(t *testing.T) {
 		r.open("boot-2")
 		r.hw.failing = errors.New("busy")
 		r.run()
+		time.Sleep(time.Second) // the first pause is half a second to a second
+		synctest.Wait()
+		if got, want := r.hw.did(), "unprepare a Rebooted mig-1, unprepare a Rebooted mig-1"; got != want {
+			t.Errorf("after a second: %q, want %q", got, want)
+		}
 		time.Sleep(time.Minute)
 		if n := strings.Count(r.hw.did(), "unprepare a Rebooted"); n < 3 || n > 10 {
 			t.Errorf("%d calls in a minute", n)

@@ -605,3 +605,23 @@ func TestAFileThatCannotBeWrittenIsReplaced(t *testing.T) {
 	r.mustPrepare(b, "never")
 	r.expect("prepare a mig-1, prepare b mig-2", "[a-uid b-uid] [a-uid b-uid]")
 }
+
+// TestAFileThatWasReplacedInPartIsReplacedAgain: a power cut may bring back the file that
+// was there before. What can't be marked as being undone is not undone.
+func TestAFileThatWasReplacedInPartIsReplacedAgain(t *testing.T) {
+	r := newRig(t)
+	a, b := testClaim("a", "gpu-0"), testClaim("b", "gpu-1")
+	r.mustPrepare(a, "mig-1")
+	disk := &unsyncedDir{FS: r.disk, fails: true}
+	r.Store.disk.fs = disk
+	if err := r.unprepare(a); !errors.Is(err, syscall.EIO) || disk.renames != 1 {
+		t.Fatalf("%v after %d renames, want EIO after one", err, disk.renames)
+	}
+	r.expect("prepare a mig-1", "[a-uid] [a-uid]")
+	disk.fails = false
+	r.mustPrepare(b, "mig-2")
+	if disk.renames != 2 {
+		t.Errorf("%d renames, want another one before the next record", disk.renames)
+	}
+	r.expect("prepare b mig-2", "[a-uid b-uid] [a-uid b-uid]")
+}
