@@ -412,6 +412,39 @@ func TestRestrictionsAreNotPublishedWithoutTheirFields(t *testing.T) {
 	}
 }
 
+// TestFieldsThatRestrictNothingAreDroppedWithoutConsequence: no two claims share by that
+// what they must not share.
+func TestFieldsThatRestrictNothingAreDroppedWithoutConsequence(t *testing.T) {
+	bound, mapped := device(1, "a"), device(1, "a")
+	bound.BindingConditions, bound.BindingFailureConditions = []string{"attached"}, []string{"broken"}
+	mapped.NodeAllocatableResources = map[corev1.ResourceName]resourcev1.NodeAllocatableResource{
+		"cpu": {Mapping: &resourcev1.NodeAllocatableMapping{DeviceMultiplier: new(quantity("1"))}},
+	}
+	for gate, tc := range map[apitest.Gate]struct {
+		device  resourcev1.Device
+		dropped string
+	}{
+		apitest.DRADeviceBindingConditions:  {bound, "[devices.bindingConditions devices.bindingFailureConditions]"},
+		apitest.DRANodeAllocatableResources: {mapped, "[devices.nodeAllocatableResources]"},
+	} {
+		t.Run(string(gate), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.s.SetGate(gate, false)
+				r.start()
+				r.set(pools(tc.device))
+				r.settle(time.Minute)
+				if got := r.devices(); len(got) != 1 {
+					t.Errorf("devices %v, want the one without the field", got)
+				}
+				dropped, n := has[*resourceslice.DroppedFieldsError](r)
+				if n != 1 || fmt.Sprint(dropped.Fields) != tc.dropped || len(dropped.Withheld) > 0 {
+					t.Errorf("reported %v, want that %s were dropped", r.reported(), tc.dropped)
+				}
+			})
+		})
+	}
+}
+
 // TestADryRunComesBeforeTheFirstRestriction: a device that gets a taint, or
 // counters, later is not offered without it for one round trip either.
 func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {

@@ -74,3 +74,16 @@ func (d *unsyncedDir) Overwrite(name string, data []byte, offset int, flush bool
 	}
 	return d.FS.Overwrite(name, data, offset, flush)
 }
+
+// readOnly is a disk that can't be written.
+type readOnly struct{ durable.FS }
+
+func (d *readOnly) WriteFile(name string, _ []byte) error {
+	return fmt.Errorf("%s: %w", name, syscall.EROFS)
+}
+
+func (d *readOnly) Rename(from, _ string) error { return fmt.Errorf("%s: %w", from, syscall.EROFS) }
+
+func (d *readOnly) Overwrite(name string, _ []byte, _ int, _ bool) error {
+	return fmt.Errorf("%s: %w", name, syscall.EROFS)
+}

@@ -625,3 +625,30 @@ func TestAFileThatWasReplacedInPartIsReplacedAgain(t *testing.T) {
 	}
 	r.expect("prepare b mig-2", "[a-uid b-uid] [a-uid b-uid]")
 }
+
+// TestAReadOnlyDiskChangesNothing: what is prepared can be read, and nothing begins or ends.
+func TestAReadOnlyDiskChangesNothing(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	r.mustPrepare(a, "mig-1")
+	r.Store.disk.fs = &readOnly{r.disk}
+	if _, err := r.prepare(testClaim("b", "gpu-1"), "mig-2"); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("Prepare: %v, want EROFS", err)
+	}
+	if err := r.unprepare(a); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("Unprepare: %v, want EROFS", err)
+	}
+	r.mustPrepare(a, "never")
+	all, err := r.All(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for range all {
+		n++
+	}
+	if n != 1 {
+		t.Errorf("%d claims are prepared, want 1", n)
+	}
+	r.expect("prepare a mig-1", "[a-uid] [a-uid]")
+}
