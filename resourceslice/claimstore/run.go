@@ -68,20 +68,17 @@ func (s *Store[S]) Run(ctx context.Context) error {
 			streak.OK(ctx, "All prepared claims are reconciled again")
 			s.ready.Mark()
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
 		case <-s.wake:
-			timer.Stop()
 			// One pass a second at most, however often calls meet a held device.
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
 				return nil
 			}
-		case <-timer.C:
+		case <-time.After(pause):
 		}
 	}
 }
