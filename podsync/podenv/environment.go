@@ -118,7 +118,7 @@ func (b *builder) set(field, name, value string) {
 		b.fail(&SourceError{Field: field, Wait: true, Err: fmt.Errorf("%q is no name of a variable", name)})
 		return
 	}
-	if strings.IndexByte(value, 0) >= 0 {
+	if strings.ContainsRune(value, 0) {
 		b.fail(&SourceError{Field: field, Wait: true, Err: errors.New("the value has a NUL byte, at which a process would take it to end")})
 		return
 	}

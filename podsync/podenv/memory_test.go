@@ -304,7 +304,9 @@ func TestModesOfTokens(t *testing.T) {
 				pod.Spec.SecurityContext = tc.pod
 				pod.Spec.InitContainers = []corev1.Container{{Name: "init", SecurityContext: tc.containers[0]}}
 				pod.Spec.Containers[0].SecurityContext = tc.containers[1]
-				files, err := w.pod(pod).Volume(t.Context(), "v")
+				p := w.pod(pod)
+				p.pod.Spec.SecurityContext = tc.pod // without the API server's default
+				files, err := p.Volume(t.Context(), "v")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -497,4 +499,19 @@ func TestATokenIsNewWhileTheAPIServerAnswers(t *testing.T) {
 			t.Errorf("twice the token %s", tokens[0])
 		}
 	})
+}
+
+// TestAMemoryHasTheLastAnswer: an object may be made, changed or deleted between two answers.
+func TestAMemoryHasTheLastAnswer(t *testing.T) {
+	m, key := &Memory{}, objectKey{"ConfigMap", ns, "a"}
+	absent, first, second := &held{}, &held{configMap("a", nil)}, &held{configMap("a", nil)}
+	for i, step := range []struct {
+		answer  *held
+		version int
+	}{{absent, 1}, {&held{}, 1}, {first, 2}, {first, 2}, {second, 3}, {absent, 4}, {first, 5}} {
+		m.keep(key, step.answer)
+		if got, ok := m.recall(key); !ok || got.object != step.answer.object || m.Version() != step.version {
+			t.Errorf("answer %d: %+v, version %d, want %+v, %d", i, got, m.Version(), step.answer, step.version)
+		}
+	}
 }

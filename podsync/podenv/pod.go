@@ -175,7 +175,7 @@ func read[T any](ctx context.Context, p *Pod, kind, name string, get func(contex
 		case apierrors.IsNotFound(err):
 			p.memory.keep(key, &held{})
 			return nil, ErrMissing
-		case err == nil && p.memory != nil:
+		case err == nil:
 			last = p.resolver.shelf.share(key, obj)
 			p.memory.keep(key, last)
 			obj = last.object

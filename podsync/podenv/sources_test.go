@@ -15,6 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/statuserr"
@@ -366,4 +368,33 @@ func TestTheCacheOfServicesForgets(t *testing.T) {
 			t.Errorf("%d namespaces, want 2: one is too old", len(c.entries))
 		}
 	})
+}
+
+// backwards is a client whose lists begin with the last Service.
+type backwards struct {
+	corev1client.ServicesGetter
+	corev1client.ServiceInterface
+}
+
+func (b backwards) Services(namespace string) corev1client.ServiceInterface {
+	b.ServiceInterface = b.ServicesGetter.Services(namespace)
+	return b
+}
+
+func (b backwards) List(ctx context.Context, opts metav1.ListOptions) (*corev1.ServiceList, error) {
+	list, err := b.ServiceInterface.List(ctx, opts)
+	if err == nil {
+		slices.Reverse(list.Items)
+	}
+	return list, err
+}
+
+// TestServicesAreSorted whatever the order of the list: the last definition of a name counts.
+func TestServicesAreSorted(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Services = backwards{ServicesGetter: c.Services} },
+		service(ns, "a", "10.0.0.1", corev1.ServicePort{Port: 1}), service(ns, "b", "10.0.0.2", corev1.ServicePort{Port: 2}))
+	env, err := w.pod(podOf(corev1.Container{})).Container(t.Context(), "app", Addresses{})
+	if err != nil || len(env.Vars) == 0 || env.Vars[0].Name != "A_SERVICE_HOST" {
+		t.Errorf("%v, %v", env.Vars, err)
+	}
 }
