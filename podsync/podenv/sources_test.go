@@ -398,3 +398,15 @@ func TestServicesAreSorted(t *testing.T) {
 		t.Errorf("%v, %v", env.Vars, err)
 	}
 }
+
+// TestAServiceWithoutAProtocolHasTCP: the API server fills it in, but another source may not.
+func TestAServiceWithoutAProtocolHasTCP(t *testing.T) {
+	got := varsOf(service(ns, "a-b", "10.0.0.1", corev1.ServicePort{Port: 80}, corev1.ServicePort{Port: 81, Name: "x-y", Protocol: "SCTP"}))
+	want := []Var{{"A_B_SERVICE_HOST", "10.0.0.1"}, {"A_B_SERVICE_PORT", "80"}, {"A_B_PORT", "tcp://10.0.0.1:80"},
+		{"A_B_PORT_80_TCP", "tcp://10.0.0.1:80"}, {"A_B_PORT_80_TCP_PROTO", "tcp"}, {"A_B_PORT_80_TCP_PORT", "80"}, {"A_B_PORT_80_TCP_ADDR", "10.0.0.1"},
+		{"A_B_SERVICE_PORT_X_Y", "81"},
+		{"A_B_PORT_81_SCTP", "sctp://10.0.0.1:81"}, {"A_B_PORT_81_SCTP_PROTO", "sctp"}, {"A_B_PORT_81_SCTP_PORT", "81"}, {"A_B_PORT_81_SCTP_ADDR", "10.0.0.1"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
@@ -82,6 +83,50 @@ func TestOwnersAndModesOfFiles(t *testing.T) {
 		})
 		if err != nil || strings.Join(got, ", ") != want {
 			t.Errorf("%v, %v\nwant %v", strings.Join(got, ", "), err, want)
+		}
+	}
+}
+
+// TestSecretsAndTokensAreInMemory unless the process may not mount: then they are on the disk, with all else.
+func TestSecretsAndTokensAreInMemory(t *testing.T) {
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		if err := mounts.UnmountBelow(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 { // the second Provider finds it mounted
+		if err := mountSecrets(t.Context(), dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	points, err := mounts.Below(dir)
+	if err != nil || len(points) > 1 {
+		t.Fatalf("mounts %q, %v, want one", points, err)
+	}
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(memoryPath(dir), &st); err != nil {
+		t.Fatal(err)
+	}
+	const tmpfs = 0x01021994
+	if mounted := len(points) == 1; mounted && st.Type != tmpfs {
+		t.Errorf("the file system has the type %x", st.Type)
+	}
+	for name, tc := range map[string]struct {
+		source corev1.VolumeSource
+		secret bool
+	}{
+		"Secret":     {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}, true},
+		"ConfigMap":  {corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}, false},
+		"fields":     {corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{}}, false},
+		"emptyDir":   {corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, false},
+		"token":      {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{}}}}}, true},
+		"projection": {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{}}}}}, false},
+		"both":       {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{}}, {Secret: &corev1.SecretProjection{}}}}}, true},
+	} {
+		path := dataPath(dir, &corev1.Volume{Name: "v", VolumeSource: tc.source})
+		if in := strings.HasPrefix(path, memoryPath(dir)+"/"); in != (tc.secret && len(points) == 1) {
+			t.Errorf("%s is at %s", name, path)
 		}
 	}
 }
