@@ -52,6 +52,12 @@ func (a *Adapter) Relist() time.Duration {
 	return 0
 }
 
+// change begins a call that may change which pods the provider holds. The returned function ends
+// it: then the last result of GetPods is outdated.
+func (a *Adapter) change(ctx context.Context) (own context.Context, end func()) {
+	return a.begin(ctx), func() { a.finder.outdated.Store(true) }
+}
+
 // begin registers the callback of the provider, before any other call of it.
 func (a *Adapter) begin(ctx context.Context) context.Context {
 	ctx = callContext(ctx, a.life)
@@ -85,7 +91,9 @@ func (a *Adapter) Watch(ctx context.Context, report func(podsync.State)) error {
 // Start implements podsync.Provider. CreatePod is called only if the provider does not
 // hold the pod.
 func (a *Adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
-	ref, own := podsync.RefOf(pod), a.begin(ctx)
+	ref := podsync.RefOf(pod)
+	own, end := a.change(ctx)
+	defer end()
 	state, err := a.finder.find(own, ref, pod)
 	if !errors.Is(err, podsync.ErrNotFound) {
 		return state, err
@@ -99,8 +107,7 @@ func (a *Adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, er
 	}
 	a.held.create(pod)
 	a.held.restore(ref, prepared)
-	if err := a.provider.CreatePod(own, prepared); err != nil {
-		a.held.failed(ref)
+	if err := a.create(own, ref, prepared); err != nil {
 		a.environment.event(pod, corev1.EventTypeWarning, "ProviderCreateFailed", "CreatePod", err.Error())
 		return podsync.State{}, a.cfg.CreateError(pod, err)
 	}
@@ -113,9 +120,24 @@ func (a *Adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, er
 	return state, nil
 }
 
+// create calls CreatePod. What it has reported before an error, or a panic, does not count.
+func (a *Adapter) create(ctx context.Context, ref podsync.Ref, pod *corev1.Pod) error {
+	succeeded := false
+	defer func() {
+		if !succeeded {
+			a.held.failed(ref)
+		}
+	}()
+	err := a.provider.CreatePod(ctx, pod)
+	succeeded = err == nil
+	return err
+}
+
 // Update implements podsync.Updater.
 func (a *Adapter) Update(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
-	ref, own := podsync.RefOf(pod), a.begin(ctx)
+	ref := podsync.RefOf(pod)
+	own, end := a.change(ctx)
+	defer end()
 	prepared, err := a.environment.prepare(ctx, pod)
 	if err != nil {
 		return podsync.State{}, err
@@ -139,7 +161,8 @@ func (a *Adapter) Update(ctx context.Context, pod *corev1.Pod) (podsync.State, e
 // the provider reports a terminal phase, or when the provider no longer holds it. The
 // grace period is DeletionGracePeriodSeconds of the pod that DeletePod gets.
 func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
-	own := a.begin(ctx)
+	own, end := a.change(ctx)
+	defer end()
 	if isStray(ref) {
 		owner, err := a.finder.ownerOf(ctx, ref)
 		if err != nil {
@@ -194,8 +217,10 @@ func (a *Adapter) delete(ctx context.Context, ref podsync.Ref, pod *corev1.Pod) 
 	return nil
 }
 
-// List implements podsync.Provider. It calls GetPods, and GetPodStatus of each pod if the
-// provider does not implement NotifyPods.
+// List implements podsync.Provider. It calls GetPods. If the provider does not implement
+// NotifyPods, List calls GetPodStatus of each pod that has not ended. Then it calls GetPods
+// only once a minute, after another call about a pod, if GetPodStatus has no status of one, or
+// if no pod runs.
 func (a *Adapter) List(ctx context.Context) ([]podsync.State, error) {
 	return a.finder.states(ctx, a.begin(ctx))
 }
@@ -207,7 +232,8 @@ func (a *Adapter) Backend() any { return newBackend(a.provider, a.cfg.NodeName) 
 // Release implements podsync.Releaser: a pod that ended on its own is held, for its logs,
 // until it is deleted.
 func (a *Adapter) Release(ctx context.Context, ref podsync.Ref) error {
-	own := a.begin(ctx)
+	own, end := a.change(ctx)
+	defer end()
 	_, err := a.finder.find(own, ref, nil)
 	if err == nil && !isStray(ref) { // that one is not it: Stop has seen it go
 		err = a.delete(own, ref, a.held.pod(ref))

@@ -535,6 +535,62 @@ func TestOneBadPodHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// A CreatePod that panics fails that call, also after a report, and is called again.
+func TestAPanicOfCreatePodIsAFailureOfTheCall(t *testing.T) {
+	for name, reports := range map[string]bool{"at once": false, "after a report": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, habits{notFound: known}, func(w *world) {
+				w.start()
+				panics := 3
+				w.p.createErr = func(pod *corev1.Pod) error {
+					if pod.Name != "bad" || panics == 0 {
+						return nil
+					}
+					panics--
+					if reports {
+						pod := pod.DeepCopy()
+						pod.Status.Phase = corev1.PodRunning
+						w.p.report(pod)
+					}
+					panic("no such image")
+				}
+				bad, good := w.pod("bad", corev1.RestartPolicyNever), w.pod("good", corev1.RestartPolicyNever)
+				pass(time.Second)
+				w.phase("after a panic", "good", corev1.PodRunning)
+				w.holds("after a panic", "good")
+				pass(10 * time.Minute)
+				w.phase("after three panics", "bad", corev1.PodRunning)
+				w.once("after three panics", bad, good)
+				w.holds("after three panics", "bad", "good")
+			})
+		})
+	}
+}
+
+// What CreatePod has reported before it panics says nothing: there may be no such instance.
+func TestAReportBeforeAPanicDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, p, _ := watched(t, habits{notFound: known})
+		p.createErr = func(pod *corev1.Pod) error {
+			pod = pod.DeepCopy()
+			pod.Status.Phase = corev1.PodSucceeded
+			p.notify(pod)
+			panic("no such image")
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic is lost: podsync reports it")
+				}
+			}()
+			_, _ = a.Start(t.Context(), newPod("web", "1"))
+		}()
+		if states := listed(t, a); len(states) != 0 {
+			t.Errorf("the list has %+v", states)
+		}
+	})
+}
+
 func isReady(n *corev1.Node) bool {
 	return condition(n, corev1.NodeReady).Status == corev1.ConditionTrue
 }

@@ -58,7 +58,7 @@ type Config struct {
 	// ListOnce makes the adapter call GetPods only once, when Run begins, as
 	// virtual-kubelet does. Set it for a provider whose GetPods starts a loop, or returns
 	// nothing after the first call. The adapter then looks up known pods with GetPod, one by
-	// one. Default: GetPods is called for each List of podsync.
+	// one. Default: GetPods is called again and again; see List.
 	ListOnce bool
 }
 

@@ -42,7 +42,9 @@
 //     pods without names, the adapter looks up each pod. If it leaves out pods that GetPod
 //     returns, the adapter looks up these. Pods of other nodes in it are ignored.
 //   - The status of a pod is that of the last report. If the provider has no NotifyPods,
-//     GetPodStatus is called for each pod every five seconds. If it has, GetPodStatus is
+//     GetPodStatus is called every five seconds for each pod that has not ended. GetPods is
+//     called once a minute then, and at once after another call about a pod, or if GetPodStatus
+//     has no status of one, or if no pod runs. If the provider has NotifyPods, GetPodStatus is
 //     called only for pods that it returns without a status and has not reported. A pod has
 //     stopped if its phase is final and no container runs, or if the provider no longer has
 //     it. A container without an exit code in a Succeeded pod gets the exit code 0.

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/virtual-kubelet/virtual-kubelet/node"
@@ -44,9 +45,13 @@ type finder struct {
 	controller func() *podsync.Controller   // its result may be nil
 	listOnce   bool
 
-	listing sync.Mutex     // guards what follows
-	listed  bool           // GetPods has succeeded, and isn't called again if listOnce is set
-	polls   sync.WaitGroup // calls of GetPodStatus that list did not wait for
+	listing sync.Mutex    // guards what follows
+	listed  bool          // GetPods has succeeded, and isn't called again if listOnce is set
+	last    []podsync.Ref // the result of the last list
+	lastAt  time.Time     // when that list began; zero: there is none
+
+	outdated atomic.Bool    // the last list may lack a pod, or have one too many
+	polls    sync.WaitGroup // calls of GetPodStatus that list did not wait for
 }
 
 // ErrOtherPod is wrapped by the error of a call about a pod whose name another pod has in
@@ -58,11 +63,20 @@ var ErrOtherPod = errors.New("vkadapter: the provider holds another pod of this 
 // UID. Any other error means that nothing is known. api is the pod as the API has it, or
 // nil.
 func (f *finder) find(ctx context.Context, ref podsync.Ref, api *corev1.Pod) (podsync.State, error) {
+	state, err := f.locate(ctx, ref, api)
+	if err == nil && f.notifier == nil && f.ask(ctx, ref) {
+		state = f.held.state(ref)
+	}
+	return state, err
+}
+
+// locate is find without the status that GetPodStatus has.
+func (f *finder) locate(ctx context.Context, ref podsync.Ref, api *corev1.Pod) (podsync.State, error) {
 	f.held.want(ref, api)
 	pod, err := f.getPod(ctx, ref)
 	switch {
 	case err == nil && pod != nil:
-		return f.found(ctx, ref, pod, false)
+		return f.found(ref, pod, false)
 	case err == nil:
 		// Some providers return this also if their back end does not answer. The status
 		// is what virtual-kubelet goes by.
@@ -93,7 +107,7 @@ func (f *finder) confirm(ctx context.Context, ref podsync.Ref, cause error) (pod
 	pod, known := pick(pods, ref)
 	switch {
 	case pod != nil:
-		return f.found(ctx, ref, pod, true)
+		return f.found(ref, pod, true)
 	case cause != nil && (!known || f.held.doubts(ref)):
 		return podsync.State{}, cause
 	}
@@ -119,20 +133,14 @@ func pick(pods []*corev1.Pod, ref podsync.Ref) (pod *corev1.Pod, known bool) {
 }
 
 // found returns the state of the pod that the provider has returned for ref, in a list or not.
-func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod, inList bool) (podsync.State, error) {
+func (f *finder) found(ref podsync.Ref, pod *corev1.Pod, inList bool) (podsync.State, error) {
 	if pod.UID != "" && ref.UID != "" && pod.UID != ref.UID {
 		if f.held.knows(pod.UID) || hasEnded(&pod.Status) && f.held.unborn(ref) {
 			return podsync.State{}, notHeld(ref)
 		}
 		return podsync.State{}, fmt.Errorf("%w: UID %s instead of %s", ErrOtherPod, pod.UID, ref.UID)
 	}
-	state := f.held.shown(ref, pod, inList)
-	if f.notifier == nil {
-		if status, err := f.getPodStatus(ctx, ref); err == nil && status != nil {
-			state = f.held.polled(ref, status)
-		}
-	}
-	return state, nil
+	return f.held.shown(ref, pod, inList), nil
 }
 
 func (f *finder) getPod(ctx context.Context, ref podsync.Ref) (*corev1.Pod, error) {
@@ -155,21 +163,29 @@ const (
 	// pollPatience is the time that a List waits for the statuses. The last known ones
 	// stand in for those that are late.
 	pollPatience = 10 * time.Second
+	// listLasts is the time after which GetPods is called again, although GetPodStatus has an
+	// answer for each pod of the last list. virtual-kubelet calls GetPods only once.
+	listLasts = time.Minute
 )
 
-// states returns the states of all pods. It calls GetPods with own, and GetPodStatus of each
-// pod. If the provider implements NotifyPods, it calls GetPodStatus only of pods without a
-// status: an earlier process may have had the last report. It waits until ctx is done.
+// states returns the states of all pods. It calls GetPodStatus of each pod that has not ended,
+// and, unless settled says that this is enough, GetPods before or afterwards. If the provider
+// implements NotifyPods, it calls GetPodStatus only of pods without a status: an earlier process
+// may have had the last report. The provider gets own; states waits until ctx is done.
 func (f *finder) states(ctx, own context.Context) ([]podsync.State, error) {
-	refs, err := f.list(own)
-	if err != nil {
-		return nil, err
+	begun := time.Now()
+	refs, settled := f.settled()
+	if !settled || !f.poll(ctx, own, refs, begun) {
+		var err error
+		if refs, err = f.list(own); err != nil {
+			return nil, err
+		}
+		polled := refs
+		if f.notifier != nil {
+			polled = slices.DeleteFunc(slices.Clone(refs), func(ref podsync.Ref) bool { return !f.held.silent(ref) })
+		}
+		f.poll(ctx, own, polled, begun)
 	}
-	polled := refs
-	if f.notifier != nil {
-		polled = slices.DeleteFunc(slices.Clone(refs), func(ref podsync.Ref) bool { return !f.held.silent(ref) })
-	}
-	f.poll(ctx, own, polled)
 	states := make([]podsync.State, 0, len(refs))
 	listed := make(map[podsync.Ref]bool, len(refs))
 	for _, ref := range refs {
@@ -180,10 +196,30 @@ func (f *finder) states(ctx, own context.Context) ([]podsync.State, error) {
 	return append(states, f.held.others(listed)...), nil
 }
 
+// settled returns the pods of the last list, and reports whether GetPodStatus of each of them can
+// replace another one: nothing has changed since which pods there are, and each is known.
+func (f *finder) settled() ([]podsync.Ref, bool) {
+	f.listing.Lock()
+	defer f.listing.Unlock()
+	return f.last, f.notifier == nil && !f.lastAt.IsZero() && time.Since(f.lastAt) < listLasts && !f.outdated.Load() && !f.held.waiting()
+}
+
 // list returns the pods that the provider holds.
 func (f *finder) list(ctx context.Context) ([]podsync.Ref, error) {
 	f.listing.Lock()
 	defer f.listing.Unlock()
+	f.outdated.Store(false) // before the call: what changes during it is not in its result
+	f.last, f.lastAt = nil, time.Now()
+	refs, err := f.getPods(ctx)
+	if err != nil || slices.ContainsFunc(refs, func(ref podsync.Ref) bool { return ref.UID == "" }) {
+		f.lastAt = time.Time{}
+	}
+	f.last = refs
+	return refs, err
+}
+
+// getPods calls GetPods, and looks up the pods that its result lacks. f.listing must be held.
+func (f *finder) getPods(ctx context.Context) ([]podsync.Ref, error) {
 	if f.listed && f.listOnce {
 		return f.lookUp(ctx, f.held.candidates(nil)), nil
 	}
@@ -290,26 +326,32 @@ func (f *finder) ownerOf(ctx context.Context, ref podsync.Ref) (owner *corev1.Po
 // answer is taken to be there, if it was: no other one must wait for it.
 func (f *finder) lookUp(ctx context.Context, candidates []podsync.Ref) (refs []podsync.Ref) {
 	for _, ref := range candidates {
-		_, err := f.find(ctx, ref, nil)
-		switch {
-		case errors.Is(err, podsync.ErrNotFound):
+		_, err := f.locate(ctx, ref, nil)
+		if errors.Is(err, podsync.ErrNotFound) {
 			f.held.vanished(ref)
-		case err == nil || f.held.holds(ref):
+			continue
+		}
+		if err != nil {
+			f.outdated.Store(true)
+		}
+		if err == nil || f.held.holds(ref) {
 			refs = append(refs, ref)
 		}
 	}
 	return refs
 }
 
-// poll asks for the status of each pod. The pods of which the former answer has not come
-// yet are left out.
-func (f *finder) poll(ctx, own context.Context, refs []podsync.Ref) {
+// poll asks for the status of each pod that has not ended and was not asked about since begun.
+// The pods of which the former answer has not come yet are left out. It reports whether there
+// was a status, and no answer without one; those that are late say nothing.
+func (f *finder) poll(ctx, own context.Context, refs []podsync.Ref, begun time.Time) bool {
 	ctx, cancel := context.WithTimeout(ctx, pollPatience)
 	defer cancel()
 	places, done := make(chan struct{}, pollPlaces), make(chan struct{})
 	var round sync.WaitGroup
+	var answered, failed atomic.Bool
 	for _, ref := range refs {
-		if !f.held.beginPoll(ref) {
+		if !f.held.beginPoll(ref, begun) {
 			continue
 		}
 		select {
@@ -322,13 +364,10 @@ func (f *finder) poll(ctx, own context.Context, refs []podsync.Ref) {
 		f.polls.Go(func() {
 			defer round.Done()
 			defer func() { <-places; f.held.endPoll(ref) }()
-			defer func() {
-				if value := recover(); value != nil {
-					klog.FromContext(own).Error(nil, "GetPodStatus panicked", "pod", ref, "panic", value, "stack", string(debug.Stack()))
-				}
-			}()
-			if status, err := f.getPodStatus(own, ref); err == nil && status != nil {
-				f.held.polled(ref, status)
+			if f.ask(own, ref) {
+				answered.Store(true)
+			} else {
+				failed.Store(true)
 			}
 		})
 	}
@@ -337,4 +376,20 @@ func (f *finder) poll(ctx, own context.Context, refs []podsync.Ref) {
 	case <-done:
 	case <-ctx.Done():
 	}
+	return answered.Load() && !failed.Load()
+}
+
+// ask calls GetPodStatus, and reports whether it has returned a status. One that panics has not.
+func (f *finder) ask(ctx context.Context, ref podsync.Ref) (answered bool) {
+	defer func() {
+		if value := recover(); value != nil {
+			klog.FromContext(ctx).Error(nil, "GetPodStatus panicked", "pod", ref, "panic", value, "stack", string(debug.Stack()))
+		}
+	}()
+	status, err := f.getPodStatus(ctx, ref)
+	if err != nil || status == nil {
+		return false
+	}
+	f.held.polled(ref, status)
+	return true
 }

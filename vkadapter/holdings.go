@@ -61,7 +61,8 @@ type holding struct {
 	// status is the newest that was notified or polled, and shown the one in a pod that GetPod
 	// or GetPods has returned: nil, or without a phase, if it says nothing.
 	status, shown *corev1.PodStatus
-	polling       bool // a call of GetPodStatus is under way
+	polling       bool      // a call of GetPodStatus is under way
+	asked         time.Time // when poll last called GetPodStatus
 
 	annotations, labels ledger
 	deletes             bool   // the provider has set a deletionTimestamp
@@ -320,14 +321,17 @@ func (h *holdings) polled(ref podsync.Ref, status *corev1.PodStatus) podsync.Sta
 	return p.state()
 }
 
-// beginPoll reports whether GetPodStatus may be called, and records that it is.
-func (h *holdings) beginPoll(ref podsync.Ref) bool {
+// beginPoll reports whether GetPodStatus must be called in the round that has begun then, and
+// records that it is.
+func (h *holdings) beginPoll(ref podsync.Ref, begun time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
-	begins := !p.polling
-	p.polling = true
-	return begins
+	if p.polling || p.ended() || !p.asked.Before(begun) {
+		return false
+	}
+	p.polling, p.asked = true, time.Now()
+	return true
 }
 
 func (h *holdings) endPoll(ref podsync.Ref) {
@@ -411,6 +415,18 @@ func (h *holdings) fresh(ref podsync.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.get(ref).fresh()
+}
+
+// waiting reports whether the provider need not show a pod yet.
+func (h *holdings) waiting() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.pods {
+		if p.fresh() {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *holding) fresh() bool { return !p.created.IsZero() && time.Since(p.created) < appears }
