@@ -581,25 +581,25 @@ func TestAPodEndsOnceItsRuntimeAnswersAgain(t *testing.T) {
 	for _, takes := range []time.Duration{0, 2 * time.Minute} {
 		for _, op := range []string{"Stop", "TearDownPod"} {
 			inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
-				calls := 0
+				var calls atomic.Int64
 				w.link.setBefore(func(called string) error {
 					if called != op {
 						return nil
 					}
-					calls++
+					calls.Add(1)
 					time.Sleep(takes)
 					return context.DeadlineExceeded
 				})
 				ref := w.start(podOf(corev1.RestartPolicyAlways, command("app", "stubborn")))
 				time.Sleep(10 * time.Second)
 				w.stop(ref, 30*time.Second)
-				calls = 0
+				calls.Store(0)
 				time.Sleep(20 * time.Minute)
 				if w.state(ref).Stopped {
 					t.Errorf("%s fails, and the pod counts as stopped", op)
 				}
-				if most := 20*60 + 1; calls < 5 || calls > most { // one a second, and one at the beginning
-					t.Errorf("%s was called %d times in 20 minutes, want 5 to %d", op, calls, most)
+				if n, most := calls.Load(), int64(20*60+1); n < 5 || n > most { // one a second, and one at the beginning
+					t.Errorf("%s was called %d times in 20 minutes, want 5 to %d", op, n, most)
 				}
 				w.link.setBefore(nil)
 				time.Sleep(takes + 2*time.Minute)
