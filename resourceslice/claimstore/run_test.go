@@ -110,6 +110,26 @@ func TestRequests(t *testing.T) {
 	})
 }
 
+// TestCheckKnowsTheInterval: between two passes Run has nothing to do.
+func TestCheckKnowsTheInterval(t *testing.T) {
+	bubble(t, func(r *running) {
+		cfg := r.cfg
+		cfg.Interval = 2 * time.Hour
+		var err error
+		if r.Store, err = openOn(cfg, r.disk); err != nil {
+			t.Fatal(err)
+		}
+		r.run()
+		time.Sleep(cfg.Interval - time.Second)
+		if err := r.Check(nil); err != nil {
+			t.Error(err)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestAClaimThatIsGone leaves the kubelet the time to call Unprepare itself.
 func TestAClaimThatIsGone(t *testing.T) {
 	bubble(t, func(r *running) {
