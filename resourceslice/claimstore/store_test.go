@@ -170,10 +170,15 @@ func TestADeviceBelongsToOneClaim(t *testing.T) {
 		"share": func(r *resourcev1.DeviceRequestAllocationResult) { r.ShareID = &share },
 		"admin": func(r *resourcev1.DeviceRequestAllocationResult) { r.AdminAccess = &yes },
 		"pool":  func(r *resourcev1.DeviceRequestAllocationResult) { r.Pool = "n2" },
+		"other": func(r *resourcev1.DeviceRequestAllocationResult) { r.Driver = "nic.example.com" },
 	} {
-		claim := testClaim(name, "gpu-0")
+		claim := testClaim(name, "gpu-0", "of-"+name)
 		change(&claim.Status.Allocation.Devices.Results[0])
 		r.mustPrepare(claim, "x")
+	}
+	// Of several devices that are held the error names the first.
+	if _, err := r.prepare(testClaim("c", "of-share", "gpu-0"), "mig-3"); !errors.As(err, &held) || held.Device.Name != "gpu-0" {
+		t.Errorf("%v, want a DeviceHeldError about gpu-0", err)
 	}
 	r.cfg.Shared = func(d Device) bool { return d.Name == "gpu-0" }
 	r.mustPrepare(b, "mig-2")
