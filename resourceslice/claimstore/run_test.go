@@ -430,3 +430,30 @@ func TestAPassForgetsClaims(t *testing.T) {
 	pass()
 	r.expect("prepare a mig-1, unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
 }
+
+// TestAClaimWithAdminAccessThatIsNoLongerAllocated holds no device, and has a state.
+func TestAClaimWithAdminAccessThatIsNoLongerAllocated(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	a.Status.Allocation.Devices.Results[0].AdminAccess = new(true)
+	r.api.put(a)
+	r.mustPrepare(a, "mig-1")
+	now := time.Now()
+	for range 3 {
+		if err := r.pass(t.Context(), now, r.seen); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(r.cfg.Interval)
+	}
+	r.expect("prepare a mig-1", "[a-uid] [a-uid]")
+	free := testClaim("a")
+	free.Status.Allocation = nil
+	r.api.put(free)
+	for range 2 {
+		if err := r.pass(t.Context(), now, r.seen); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(r.cfg.Interval)
+	}
+	r.expect("unprepare a Prepared mig-1", nothing)
+}
