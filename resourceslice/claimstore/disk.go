@@ -133,7 +133,6 @@ func (d *disk) mark(uid string, mark byte) error {
 	}
 	// The byte may be unreadable now; a new file has another place for it.
 	if again := d.rewrite(nil); again != nil {
-		d.log = journal.New(d.driver) // the next call reads what is there
 		return errors.Join(err, again)
 	}
 	return nil

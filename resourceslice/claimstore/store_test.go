@@ -419,6 +419,9 @@ func TestDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.expect("unprepare a Unreadable, unprepare b Absent", "[c-uid] []")
+	if err := r.pass(t.Context(), time.Now(), r.seen); err != nil || len(r.seen.unreadable) > 0 {
+		t.Errorf("%v, and %v count as unreadable", err, r.seen.unreadable)
+	}
 	r.mustPrepare(testClaim("d", "gpu-0"), "mig")
 	if aside, _ := r.disk.Data(damagedFile); !strings.Contains(string(aside), "?b-uid?") {
 		t.Errorf("put aside: %q", aside)
