@@ -17,7 +17,7 @@ import (
 // that isn't set is the pod's, else the node's allocatable.
 func (p *Pod) resourceField(ref *corev1.ResourceFieldSelector, self *corev1.Container) (string, error) {
 	c := self
-	if ref.ContainerName != "" && (self == nil || ref.ContainerName != self.Name) {
+	if ref.ContainerName != "" {
 		var err error
 		if c, err = p.container(ref.ContainerName); err != nil {
 			return "", err

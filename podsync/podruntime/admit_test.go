@@ -263,6 +263,7 @@ func TestHostPortsAreTakenOnce(t *testing.T) {
 		"both orders":            {pod("", ""), pod("192.0.2.1", ""), false},
 		"everywhere of IPv6":     {pod("192.0.2.1", ""), pod("::", ""), false},
 		"the same address":       {pod("192.0.2.1", ""), pod("192.0.2.1", ""), false},
+		"no host ports at all":   {ports(corev1.ContainerPort{ContainerPort: 80}), ports(corev1.ContainerPort{ContainerPort: 80}), true},
 		"another port":           {pod("", ""), ports(corev1.ContainerPort{ContainerPort: 80, HostPort: 8081}), true},
 		"the second port":        {pod("", ""), ports(corev1.ContainerPort{HostPort: 1}, corev1.ContainerPort{HostPort: 8080}), false},
 		"an init container":      {pod("", ""), &corev1.Pod{Spec: corev1.PodSpec{InitContainers: pod("", "").Spec.Containers}}, true},
