@@ -84,6 +84,37 @@ func TestAPlaceIsNeverLost(t *testing.T) {
 	}
 }
 
+// TestACallerThatGivesUpLetsNoOtherIn: the place that it did not get is not free.
+func TestACallerThatGivesUpLetsNoOtherIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := gate{free: 1}
+		if err := g.enter(t.Context(), ticket{}); err != nil {
+			t.Fatal(err)
+		}
+		entered := false
+		go func() {
+			if err := g.enter(t.Context(), ticket{created: time.Unix(10, 0)}); err != nil {
+				t.Error(err)
+			}
+			entered = true
+			g.leave()
+		}()
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = g.enter(ctx, ticket{created: time.Unix(20, 0)}) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if entered || len(g.waiting) != 1 {
+			t.Errorf("the other one has entered: %v, %d wait", entered, len(g.waiting))
+		}
+		g.leave()
+		synctest.Wait()
+		if !entered || g.free != 1 {
+			t.Errorf("it has entered: %v, %d places are free", entered, g.free)
+		}
+	})
+}
+
 func TestSleepEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -35,6 +35,14 @@ func sized(name string, r corev1.ResourceRequirements, restarting ...corev1.Reso
 	return c
 }
 
+// inPlace makes the resize policies of a container those without a restart.
+func inPlace(c corev1.Container) corev1.Container {
+	for i := range c.ResizePolicy {
+		c.ResizePolicy[i].RestartPolicy = corev1.NotRequired
+	}
+	return c
+}
+
 func TestTheResourcesOfAPodAsAWhole(t *testing.T) {
 	init, sidecar := sized("i", equally("3", "1")), sized("s", equally("500m", "1"))
 	sidecar.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
@@ -63,6 +71,7 @@ func TestTheResourcesOfAPodAsAWhole(t *testing.T) {
 			corev1.PodSpec{Resources: new(equally("4", "")), Containers: []corev1.Container{sized("a", equally("1", "2")), sized("b", none)}},
 			corev1.ResourceRequirements{Requests: amounts("4", "2"), Limits: amounts("4", "")},
 		},
+		"of the pod alone": {corev1.PodSpec{Resources: new(equally("4", "8")), Containers: []corev1.Container{sized("a", none)}}, equally("4", "8")},
 		"overhead": {
 			corev1.PodSpec{Overhead: amounts("1", "1"), Containers: []corev1.Container{sized("a", equally("1", ""))}},
 			corev1.ResourceRequirements{Requests: amounts("2", "1"), Limits: amounts("2", "")},
@@ -119,6 +128,10 @@ func TestThePlanOfAResize(t *testing.T) {
 		},
 		"a restart for another resource": {
 			had: two(sized("a", equally("1", "1")), sized("b", none)), have: two(sized("a", equally("2", "1"), corev1.ResourceMemory), sized("b", none)),
+			want: outcome{resize: "a", apply: true, shrink: true},
+		},
+		"a policy without a restart": {
+			had: two(sized("a", equally("1", "1")), sized("b", none)), have: two(inPlace(sized("a", equally("2", "1"), corev1.ResourceCPU)), sized("b", none)),
 			want: outcome{resize: "a", apply: true, shrink: true},
 		},
 		"a restart for a request": {
