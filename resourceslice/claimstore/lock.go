@@ -41,9 +41,7 @@ func (l *locks) lock(ctx context.Context, names ...string) (unlock func(), err e
 	var mine []string
 	var file *os.File
 	release := func() {
-		if file != nil {
-			_ = file.Close() // releases the ranges
-		}
+		_ = file.Close() // releases the ranges; an error if no file is open
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, name := range mine {
