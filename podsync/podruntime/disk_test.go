@@ -10,9 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/kubewright/kubewright/internal/mounts"
 )
 
 func TestLimitsOfDiskUsage(t *testing.T) {
@@ -104,7 +107,7 @@ func TestDirUsageCountsBlocksOnce(t *testing.T) {
 		if err := f(filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
-		if grown := usage() - full; grown > 1<<16 {
+		if grown := usage() - full; grown > 1<<16 || grown < 0 {
 			t.Errorf("%s: %d bytes more", link, grown)
 		}
 	}
@@ -153,5 +156,61 @@ func TestDiskUsageIsMeasuredUntilTheEnd(t *testing.T) {
 	cancel()
 	if _, err := dirUsage(t.TempDir(), ctx.Err); !errors.Is(err, context.Canceled) {
 		t.Errorf("a measurement after the end returned %v", err)
+	}
+}
+
+// TestVolumesInMemoryAreNotMeasured unless they are on the disk, because the process may not mount.
+func TestVolumesInMemoryAreNotMeasured(t *testing.T) {
+	dir := t.TempDir()
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+		{Name: "m", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
+		{Name: "d", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "c", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}},
+	}}}
+	measure := func() map[string]int64 {
+		t.Helper()
+		for _, name := range []string{"m", "d"} {
+			if err := os.MkdirAll(volumePath(dir, name), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(volumePath(dir, name), "file"), make([]byte, 1<<20), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		usage, err := (&diskGuard{}).measure(t.Context(), diskPod{dir: dir, spec: pod}, true)
+		if err != nil || usage.containers != nil {
+			t.Errorf("%v, %v", usage, err)
+		}
+		return usage.volumes
+	}
+	if got := measure(); len(got) != 2 || got["m"] < 1<<20 || got["d"] < 1<<20 {
+		t.Errorf("on the disk: %v", got)
+	}
+	if err := mountMemoryVolumes(pod, dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := mounts.UnmountBelow(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	points, err := mounts.Below(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := measure(); len(points) > 0 && (len(got) != 1 || got["d"] < 1<<20) {
+		t.Errorf("in memory: %v", got)
+	}
+}
+
+func TestTheShortestGracePeriod(t *testing.T) {
+	for seconds, want := range map[int64]time.Duration{-1: 30 * time.Second, 0: time.Second, 1: time.Second, 5: 5 * time.Second} {
+		pod := &corev1.Pod{}
+		if seconds >= 0 {
+			pod.Spec.TerminationGracePeriodSeconds = &seconds
+		}
+		if got := grace(pod); got != want {
+			t.Errorf("%d seconds: %v, want %v", seconds, got, want)
+		}
 	}
 }
