@@ -336,6 +336,47 @@ func TestLabelsOfTheProviderAreStored(t *testing.T) {
 	})
 }
 
+// What the provider has written into a pod is in each later version that it is handed.
+func TestTheProviderGetsBackWhatItHasWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		a, p := newAdapter(t, habits{notFound: known, inLabels: true, silent: true}, vkadapter.Config{})
+		pod := newPod("web", "1")
+		if _, err := a.Start(ctx, pod); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Update(ctx, pod); err != nil || p.last.Labels["JobID"] != "job-1" {
+			t.Errorf("UpdatePod got the labels %v, %v", p.last.Labels, err)
+		}
+		delete(p.jobs, key("default", "web"))
+		time.Sleep(2 * time.Minute)
+		got := ""
+		p.createErr = func(pod *corev1.Pod) error { got = pod.Labels["JobID"]; return nil }
+		if _, err := a.Start(ctx, pod); err != nil || got != "job-1" {
+			t.Errorf("CreatePod got the job %q, %v", got, err)
+		}
+		if st, err := a.Stop(ctx, podsync.RefOf(pod), podsync.StopOptions{Pod: pod}); err != nil || !st.Stopped || len(p.names()) != 0 {
+			t.Errorf("Stop = %+v, %v; the cloud has %v", st, err, p.names())
+		}
+	})
+}
+
+// A provider that identifies pods by UID is not asked by name.
+func TestPodsAreAskedForByUID(t *testing.T) {
+	ctx := t.Context()
+	a, p := newAdapter(t, habits{notFound: known, byUID: true, silent: true}, vkadapter.Config{})
+	pod := newPod("web", "1")
+	if _, err := a.Start(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := a.Inspect(ctx, podsync.RefOf(pod)); err != nil || st.Status.Phase != corev1.PodRunning {
+		t.Errorf("Inspect = %+v, %v", st, err)
+	}
+	if n := p.count("GetPod") + p.count("GetPodStatus"); n != 0 {
+		t.Errorf("the provider was asked by name %d times", n)
+	}
+}
+
 // What the provider writes into the pod that it is handed is in the API, and nothing else.
 func TestAnnotationsOfTheProviderAreStored(t *testing.T) {
 	bubble(t, habits{notFound: known}, func(w *world) {
@@ -671,7 +712,7 @@ func TestTheNodeProviderDecidesAboutTheNode(t *testing.T) {
 			Status: corev1.NodeStatus{
 				Capacity:   corev1.ResourceList{"cpu": resource.MustParse("2")},
 				Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.77"}},
-				Conditions: []corev1.NodeCondition{{Type: "Remote", Status: corev1.ConditionTrue, Reason: "Up"}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+				Conditions: []corev1.NodeCondition{{Type: "Remote", Status: corev1.ConditionTrue, Reason: "Up"}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse}},
 			},
 		}
 		np.set(pushed, nil)

@@ -142,10 +142,18 @@ func TestErrorsOfAProviderGetTheirStatus(t *testing.T) {
 	if _, ok := bare.(nodeapi.MetricsSource); ok {
 		t.Error("a provider without GetMetricsResource has metrics of its own")
 	}
-	err := bare.(nodeapi.Executor).Exec(t.Context(), webContainer, []string{"a"}, nodeapi.Streams{})
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Code != 501 || !strings.Contains(err.Error(), "RunInContainer") {
-		t.Errorf("a method that is not there: %v", err)
+	var stream buffer
+	_, logs := bare.(nodeapi.LogSource).Logs(t.Context(), webContainer, nodeapi.LogOptions{Stream: &all})
+	for method, err := range map[string]error{
+		"GetContainerLogs":  logs,
+		"RunInContainer":    bare.(nodeapi.Executor).Exec(t.Context(), webContainer, []string{"a"}, nodeapi.Streams{}),
+		"AttachToContainer": bare.(nodeapi.Attacher).Attach(t.Context(), webContainer, nodeapi.Streams{}),
+		"PortForward":       bare.(nodeapi.PortForwarder).PortForward(t.Context(), webContainer.Pod, 80, &stream),
+	} {
+		var status apierrors.APIStatus
+		if !errors.As(err, &status) || status.Status().Code != 501 || !strings.Contains(err.Error(), method) {
+			t.Errorf("%s is not there: %v", method, err)
+		}
 	}
 }
 

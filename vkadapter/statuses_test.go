@@ -1,0 +1,52 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vkadapter
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestNamesOfContainers(t *testing.T) {
+	pod := []corev1.Container{{Name: "a"}, {Name: "b"}}
+	for name, c := range map[string]struct{ reported, want []string }{
+		"names of the back end": {[]string{"job-1", "job-2"}, []string{"a", "b"}},
+		"another order":         {[]string{"b", "a"}, []string{"b", "a"}},
+		"one of them fits":      {[]string{"job-1", "a"}, []string{"job-1", "a"}},
+		"fewer":                 {[]string{"job-1"}, []string{"job-1"}},
+		"more":                  {[]string{"x", "y", "z"}, []string{"x", "y", "z"}},
+	} {
+		var statuses []corev1.ContainerStatus
+		for _, reported := range c.reported {
+			statuses = append(statuses, corev1.ContainerStatus{Name: reported})
+		}
+		rename(statuses, pod)
+		var got []string
+		for _, s := range statuses {
+			got = append(got, s.Name)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v became %v, want %v", name, c.reported, got, c.want)
+		}
+	}
+}
+
+func TestContainersOfAPodThatSucceeded(t *testing.T) {
+	code := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 7, Reason: "Error"}}
+	got := complete([]corev1.ContainerStatus{
+		{Name: "waits", Ready: true, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}},
+		{Name: "ended", State: code},
+	}, []corev1.Container{{Name: "ended"}, {Name: "waits"}, {Name: "missing", Image: "i"}})
+	if len(got) != 3 || got[0].Ready || got[0].State.Terminated == nil || got[0].State.Waiting != nil || got[0].State.Terminated.Reason != "Completed" {
+		t.Fatalf("%+v", got)
+	}
+	if *got[1].State.Terminated != *code.Terminated {
+		t.Errorf("the end that was reported became %+v", got[1].State.Terminated)
+	}
+	if got[2].Name != "missing" || got[2].Image != "i" || got[2].State.Terminated == nil || got[2].State.Terminated.ExitCode != 0 {
+		t.Errorf("a container that was not reported is %+v", got[2])
+	}
+}
