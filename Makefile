@@ -156,7 +156,8 @@ e2e: ## The packages and examples against a real control plane (built on first u
 
 .PHONY: ports
 ports: ## Three real providers of virtual-kubelet with vkadapter and with virtual-kubelet's node package: minutes to compile, three to run
-	cd test/ports && $(GO) test -timeout $(TEST_TIMEOUT) -count=1 -v ./...
+	cd test/controlplane && $(GO) run . build
+	cd test/ports && KUBEWRIGHT_E2E=1 $(GO) test -timeout $(TEST_TIMEOUT) -count=1 -v ./...
 
 .PHONY: e2e-containers
 e2e-containers: ## examples/crikubelet on a containerd of its own, with some of Kubernetes' specs: root, Debian's containerd (KUBEWRIGHT_CONTAINERD=2 builds another)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/testmain"
+	"github.com/kubewright/kubewright/test/e2e/harness"
 	"github.com/kubewright/kubewright/vkadapter"
 )
 
@@ -75,9 +76,10 @@ type rig struct {
 	output *os.File
 }
 
-// newRig starts the back end. The processes find the API server with kubeconfig.
-func newRig(t *testing.T, port *Port, side, kubeconfig string) *rig {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+// newRig starts the back end. The processes find the API server with the kubeconfig of the
+// node, and the test with that of a user.
+func newRig(t *testing.T, port *Port, side, node, user string) *rig {
+	config, err := clientcmd.BuildConfigFromFlags("", user)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +98,7 @@ func newRig(t *testing.T, port *Port, side, kubeconfig string) *rig {
 		}
 	})
 	r := &rig{T: t, port: port, pods: kubernetes.NewForConfigOrDie(config), output: output}
-	r.env = append(os.Environ(), sideVariable+"="+side, kubeconfigVariable+"="+kubeconfig, lockDirVariable+"="+dir)
+	r.env = append(os.Environ(), sideVariable+"="+side, kubeconfigVariable+"="+node, lockDirVariable+"="+dir)
 	for name, value := range port.Env(backend.URL) {
 		r.env = append(r.env, name+"="+value)
 	}
@@ -198,7 +200,7 @@ var AliveKilled = Stages{
 
 // Killed runs a node in processes that are killed with SIGKILL: before the answer to a start,
 // and before the answer to a stop. While no process runs, a pod is deleted, one ends and one
-// is created.
+// is created. The node of kubewright runs on a real control plane too, if there is one.
 func Killed(t *testing.T, newPort func() *Port, want map[string]Stages) {
 	for _, side := range []string{Kubewright, VirtualKubelet} {
 		t.Run(side, func(t *testing.T) {
@@ -213,9 +215,22 @@ func Killed(t *testing.T, newPort func() *Port, want map[string]Stages) {
 			if err := clientcmd.WriteToFile(*config, path); err != nil {
 				t.Fatal(err)
 			}
-			newRig(t, newPort(), side, path).killed(want[side])
+			newRig(t, newPort(), side, path, path).killed(want[side])
 		})
 	}
+	t.Run(Kubewright+" on a real control plane", func(t *testing.T) {
+		if !harness.Enabled() {
+			t.Skip("needs a real control plane: KUBEWRIGHT_E2E=1")
+		}
+		t.Parallel()
+		cluster := harness.Start(t, harness.Options{})
+		for _, file := range []string{"serviceaccount", "lease", "nodestatus", "podsync", "podenv", "nodeapi"} {
+			cluster.Kubectl(t, "apply", "-f", "../../../examples/rbac/"+file+".yaml")
+		}
+		cluster.Kubectl(t, "wait", "--for=create", "--timeout=90s", "serviceaccount/default")
+		node := cluster.ServiceAccountKubeconfig(t, "kubewright", "virtual-node")
+		newRig(t, newPort(), Kubewright, node, cluster.AdminKubeconfig()).killed(want[Kubewright])
+	})
 }
 
 func (r *rig) killed(want Stages) {
