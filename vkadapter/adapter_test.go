@@ -326,7 +326,8 @@ func TestLabelsOfTheProviderAreStored(t *testing.T) {
 			w.kill()
 			w.start()
 		}
-		for labels, want := range map[string]string{`{"JobID":"job-1","mine":"0"}`: "job-1", "spoiled": ""} {
+		for _, c := range []struct{ labels, want string }{{`{"JobID":"job-1","mine":"0"}`, "job-1"}, {"spoiled", ""}} {
+			labels, want := c.labels, c.want
 			apitest.Edit(w.s, "default", "web", func(p *corev1.Pod) { p.Annotations[vkadapter.LabelsAnnotation] = labels })
 			pass(time.Second)
 			if got, err := w.p.pods.Pods("default").Get("web"); err != nil || got.Labels["JobID"] != want || got.Labels["mine"] != "1" {
