@@ -79,7 +79,9 @@ func (c *checker) when(holds bool, problem *field.Error) {
 
 // atMost checks a number of things.
 func (c *checker) atMost(limit, n int, path *field.Path) {
-	c.when(n > limit, field.TooMany(path, n, limit))
+	if n > limit { // no error is made for each list that is short enough
+		c.add(field.TooMany(path, n, limit))
+	}
 }
 
 func (c *checker) length(limit int, s string, path *field.Path) {
