@@ -326,12 +326,12 @@ func TestLabelsOfTheProviderAreStored(t *testing.T) {
 			w.kill()
 			w.start()
 		}
-		for _, c := range []struct{ labels, want string }{{`{"JobID":"job-1","mine":"0"}`, "job-1"}, {"spoiled", ""}} {
-			labels, want := c.labels, c.want
-			apitest.Edit(w.s, "default", "web", func(p *corev1.Pod) { p.Annotations[vkadapter.LabelsAnnotation] = labels })
+		// In this order: a process that has not written the annotation yet repairs it, once.
+		for _, c := range []struct{ annotation, want string }{{`{"JobID":"job-1","mine":"0"}`, "job-1"}, {"spoiled", ""}} {
+			apitest.Edit(w.s, "default", "web", func(p *corev1.Pod) { p.Annotations[vkadapter.LabelsAnnotation] = c.annotation })
 			pass(time.Second)
-			if got, err := w.p.pods.Pods("default").Get("web"); err != nil || got.Labels["JobID"] != want || got.Labels["mine"] != "1" {
-				t.Errorf("with the annotation %s the lister has the labels %v, %v", labels, got.Labels, err)
+			if got, err := w.p.pods.Pods("default").Get("web"); err != nil || got.Labels["JobID"] != c.want || got.Labels["mine"] != "1" {
+				t.Errorf("with the annotation %s the lister has the labels %v, %v", c.annotation, got.Labels, err)
 			}
 		}
 	})

@@ -48,9 +48,9 @@ type finder struct {
 	listing sync.Mutex    // guards what follows
 	listed  bool          // GetPods has succeeded, and isn't called again if listOnce is set
 	last    []podsync.Ref // the result of the last list
-	lastAt  time.Time     // when that list began; zero: there is none
+	lastAt  time.Time     // when that list began
 
-	outdated atomic.Bool    // the last list may lack a pod, or have one too many
+	outdated atomic.Bool    // the last list failed, left a pod unknown, may lack one, or have one too many
 	polls    sync.WaitGroup // calls of GetPodStatus that list did not wait for
 }
 
@@ -201,7 +201,7 @@ func (f *finder) states(ctx, own context.Context) ([]podsync.State, error) {
 func (f *finder) settled() ([]podsync.Ref, bool) {
 	f.listing.Lock()
 	defer f.listing.Unlock()
-	return f.last, f.notifier == nil && !f.lastAt.IsZero() && time.Since(f.lastAt) < listLasts && !f.outdated.Load() && !f.held.waiting()
+	return f.last, f.notifier == nil && time.Since(f.lastAt) < listLasts && !f.outdated.Load() && !f.held.waiting()
 }
 
 // list returns the pods that the provider holds.
@@ -212,7 +212,7 @@ func (f *finder) list(ctx context.Context) ([]podsync.Ref, error) {
 	f.last, f.lastAt = nil, time.Now()
 	refs, err := f.getPods(ctx)
 	if err != nil || slices.ContainsFunc(refs, func(ref podsync.Ref) bool { return ref.UID == "" }) {
-		f.lastAt = time.Time{}
+		f.outdated.Store(true)
 	}
 	f.last = refs
 	return refs, err
