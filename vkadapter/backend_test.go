@@ -11,6 +11,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
@@ -18,6 +19,7 @@ import (
 	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/kubewright/kubewright/nodeapi"
@@ -29,9 +31,10 @@ var webContainer = nodeapi.Container{Pod: nodeapi.Pod{Namespace: "default", Name
 // nothing to say return nil.
 type served struct {
 	node.PodLifecycleHandler
-	silent bool
-	err    error
-	opts   vkapi.ContainerLogOpts
+	silent  bool
+	err     error
+	opts    vkapi.ContainerLogOpts
+	summary *statsv1alpha1.Summary
 }
 
 func (s *served) GetContainerLogs(_ context.Context, namespace, pod, container string, opts vkapi.ContainerLogOpts) (io.ReadCloser, error) {
@@ -57,7 +60,9 @@ func (s *served) PortForward(_ context.Context, _, pod string, port int32, strea
 	return err
 }
 
-func (s *served) GetStatsSummary(context.Context) (*statsv1alpha1.Summary, error) { return nil, s.err }
+func (s *served) GetStatsSummary(context.Context) (*statsv1alpha1.Summary, error) {
+	return s.summary, s.err
+}
 
 func (s *served) GetMetricsResource(context.Context) ([]*dto.MetricFamily, error) {
 	return []*dto.MetricFamily{{}}, nil
@@ -90,6 +95,18 @@ func TestTheBackendHasEveryCapabilityOfTheProvider(t *testing.T) {
 	if want := (vkapi.ContainerLogOpts{Follow: true, Tail: 3, LimitBytes: 4, SinceSeconds: 5, Timestamps: true, Previous: true}); provider.opts != want {
 		t.Errorf("options %+v, want %+v", provider.opts, want)
 	}
+	since := metav1.NewTime(time.Unix(7, 0))
+	for _, c := range []struct {
+		opts nodeapi.LogOptions
+		want vkapi.ContainerLogOpts
+	}{
+		{nodeapi.LogOptions{Stream: &all, SinceTime: &since}, vkapi.ContainerLogOpts{SinceTime: since.Time}},
+		{nodeapi.LogOptions{Stream: &all, TailLines: new(int64(0)), Follow: true}, vkapi.ContainerLogOpts{Follow: true}},
+	} {
+		if _, err := backend.(nodeapi.LogSource).Logs(ctx, webContainer, c.opts); err != nil || provider.opts != c.want {
+			t.Errorf("options %+v, %v, want %+v", provider.opts, err, c.want)
+		}
+	}
 	reader, err = backend.(nodeapi.LogSource).Logs(ctx, webContainer, nodeapi.LogOptions{Stream: &all, TailLines: new(int64(0))})
 	if got, _ := io.ReadAll(reader); len(got) != 0 || err != nil {
 		t.Errorf("no line of the log: %q, %v", got, err)
@@ -105,6 +122,10 @@ func TestTheBackendHasEveryCapabilityOfTheProvider(t *testing.T) {
 	var stream buffer
 	if err := backend.(nodeapi.PortForwarder).PortForward(ctx, webContainer.Pod, 80, &stream); err != nil || stream.String() != "web80" {
 		t.Errorf("port-forward %q, %v", stream.String(), err)
+	}
+	provider.summary = &statsv1alpha1.Summary{}
+	if summary, err := backend.(nodeapi.StatsSource).StatsSummary(ctx); err != nil || summary != provider.summary {
+		t.Errorf("summary %v, %v", summary, err)
 	}
 	if families, err := backend.(nodeapi.MetricsSource).MetricsResource(ctx); err != nil || len(families) != 1 {
 		t.Errorf("metrics %v, %v", families, err)
@@ -138,6 +159,13 @@ func TestErrorsOfAProviderGetTheirStatus(t *testing.T) {
 			t.Errorf("%v became %v, want status %d", err, got, want)
 		}
 	}
+	if summary, err := backendOf(t, &served{err: errdefs.NotFound("no stats")}).(nodeapi.StatsSource).StatsSummary(t.Context()); summary != nil || !apierrors.IsNotFound(err) {
+		t.Errorf("summary %v, %v", summary, err)
+	}
+	stdout := corev1.LogStreamStdout
+	if _, err := backendOf(t, &served{}).(nodeapi.LogSource).Logs(t.Context(), webContainer, nodeapi.LogOptions{Stream: &stdout}); !apierrors.IsBadRequest(err) {
+		t.Errorf("the log of stdout alone: %v", err)
+	}
 	bare := backendOf(t, stub{})
 	if _, ok := bare.(nodeapi.MetricsSource); ok {
 		t.Error("a provider without GetMetricsResource has metrics of its own")
@@ -168,7 +196,10 @@ func TestTerminalSizesReachTheProvider(t *testing.T) {
 	if got, more := <-io.Resize(); more {
 		t.Errorf("%v after the end", got)
 	}
-	if io.Stdin() != nil || io.Stdout() != nil || io.Stderr() != nil {
+	if newAttachIO(t.Context(), nodeapi.Streams{Resize: sizes}).Resize() != nil {
+		t.Error("a session without a terminal has sizes")
+	}
+	if !io.TTY() || io.Stdin() != nil || io.Stdout() != nil || io.Stderr() != nil {
 		t.Error("a stream that the client did not ask for is not nil")
 	}
 }

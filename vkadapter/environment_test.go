@@ -43,20 +43,23 @@ func TestVariablesAreResolvedBeforeTheProviderGetsThePod(t *testing.T) {
 		want   []corev1.EnvVar // nil: the pod is not created
 		events []string
 	}{
-		"values":                   {[]corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "$(A)2"}}, nil, []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "12"}}, nil},
-		"a key":                    {[]corev1.EnvVar{secret("there", "key", false)}, nil, []corev1.EnvVar{{Name: "V", Value: "secret"}}, nil},
-		"all keys":                 {nil, []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "there"}}}}, []corev1.EnvVar{{Name: "key", Value: "public"}}, nil},
-		"a field":                  {[]corev1.EnvVar{field("metadata.name")}, nil, []corev1.EnvVar{{Name: "V", Value: "web"}}, nil},
-		"the address":              {[]corev1.EnvVar{field("status.podIP")}, nil, []corev1.EnvVar{field("status.podIP")}, nil},
-		"no Secret":                {[]corev1.EnvVar{secret("absent", "key", false)}, nil, nil, []string{"MandatorySecretNotFound"}},
-		"no ConfigMap":             {[]corev1.EnvVar{configMap("absent", "key", false)}, nil, nil, []string{"MandatoryConfigMapNotFound"}},
-		"no key":                   {[]corev1.EnvVar{configMap("there", "absent", false)}, nil, nil, []string{"MandatoryConfigMapKeyNotFound"}},
-		"neither of two":           {[]corev1.EnvVar{configMap("absent", "key", false), secret("there", "absent", false)}, nil, nil, []string{"MandatoryConfigMapNotFound", "MandatorySecretKeyNotFound"}},
-		"no optional Secret":       {[]corev1.EnvVar{secret("absent", "key", true)}, nil, []corev1.EnvVar{}, []string{"OptionalSecretNotFound"}},
-		"no optional key":          {[]corev1.EnvVar{secret("there", "absent", true)}, nil, []corev1.EnvVar{}, []string{"OptionalSecretKeyNotFound"}},
-		"no optional ConfigMap":    {[]corev1.EnvVar{configMap("absent", "key", true)}, nil, []corev1.EnvVar{}, []string{"OptionalConfigMapNotFound"}},
-		"no optional source":       {nil, []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}, Optional: &yes}}}, []corev1.EnvVar{}, []string{"OptionalSecretNotFound"}},
-		"an optional one is there": {[]corev1.EnvVar{configMap("there", "key", true)}, nil, []corev1.EnvVar{{Name: "V", Value: "public"}}, nil},
+		"values":                         {[]corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "$(A)2"}}, nil, []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "12"}}, nil},
+		"a key":                          {[]corev1.EnvVar{secret("there", "key", false)}, nil, []corev1.EnvVar{{Name: "V", Value: "secret"}}, nil},
+		"all keys":                       {nil, []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "there"}}}}, []corev1.EnvVar{{Name: "key", Value: "public"}}, nil},
+		"a field":                        {[]corev1.EnvVar{field("metadata.name")}, nil, []corev1.EnvVar{{Name: "V", Value: "web"}}, nil},
+		"the address":                    {[]corev1.EnvVar{field("status.podIP")}, nil, []corev1.EnvVar{field("status.podIP")}, nil},
+		"no Secret":                      {[]corev1.EnvVar{secret("absent", "key", false)}, nil, nil, []string{"MandatorySecretNotFound"}},
+		"no ConfigMap":                   {[]corev1.EnvVar{configMap("absent", "key", false)}, nil, nil, []string{"MandatoryConfigMapNotFound"}},
+		"no key":                         {[]corev1.EnvVar{configMap("there", "absent", false)}, nil, nil, []string{"MandatoryConfigMapKeyNotFound"}},
+		"neither of two":                 {[]corev1.EnvVar{configMap("absent", "key", false), secret("there", "absent", false)}, nil, nil, []string{"MandatoryConfigMapNotFound", "MandatorySecretKeyNotFound"}},
+		"no optional Secret":             {[]corev1.EnvVar{secret("absent", "key", true)}, nil, []corev1.EnvVar{}, []string{"OptionalSecretNotFound"}},
+		"no optional key":                {[]corev1.EnvVar{secret("there", "absent", true)}, nil, []corev1.EnvVar{}, []string{"OptionalSecretKeyNotFound"}},
+		"no optional ConfigMap":          {[]corev1.EnvVar{configMap("absent", "key", true)}, nil, []corev1.EnvVar{}, []string{"OptionalConfigMapNotFound"}},
+		"no optional source":             {nil, []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}, Optional: &yes}}}, []corev1.EnvVar{}, []string{"OptionalSecretNotFound"}},
+		"no optional ConfigMap source":   {nil, []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}, Optional: &yes}}}, []corev1.EnvVar{}, []string{"OptionalConfigMapNotFound"}},
+		"an optional source is there":    {nil, []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "there"}, Optional: &yes}}}, []corev1.EnvVar{{Name: "key", Value: "secret"}}, nil},
+		"no optional key of a ConfigMap": {[]corev1.EnvVar{configMap("there", "absent", true)}, nil, []corev1.EnvVar{}, []string{"OptionalConfigMapKeyNotFound"}},
+		"an optional one is there":       {[]corev1.EnvVar{configMap("there", "key", true)}, nil, []corev1.EnvVar{{Name: "V", Value: "public"}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := apitest.New(apitest.Options{})

@@ -187,7 +187,7 @@ func (n *Node) build(provider node.PodLifecycleHandler, nodeProvider node.NodePr
 	template.Status.Conditions = slices.DeleteFunc(template.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady || c.Status == ""
 	})
-	n.taints.had = template.Spec.Taints
+	n.taints.template = template.Spec.Taints
 	if len(template.Status.Addresses) == 0 {
 		if n.cfg.InternalIP == "" {
 			return lifecycle.InvalidConfig("vkadapter", field.ErrorList{field.Required(field.NewPath("InternalIP"), "neither Template nor the provider has an address")})

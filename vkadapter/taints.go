@@ -18,11 +18,12 @@ import (
 // taintManager is the writer of the taints in managedFields.
 const taintManager = "kubewright-vkadapter-taints"
 
-// A tainter gives the Node the taints that its provider reports. It removes no taint that it
-// has not found in an earlier report: those of administrators stay.
+// A tainter gives the Node the taints that its provider reports. It removes only taints of the
+// last report and of the template: those of administrators stay.
 type tainter struct {
-	nodes corev1client.NodesGetter
-	had   []corev1.Taint // of earlier reports, and of the Node's template
+	nodes    corev1client.NodesGetter
+	template []corev1.Taint // a Node that is registered again has them again
+	had      []corev1.Taint // of the last report that was written
 }
 
 // write brings the taints of the registered Node from those that the provider had reported
@@ -33,7 +34,7 @@ func (t *tainter) write(ctx context.Context, registered, reported *corev1.Node) 
 	}
 	taints := slices.Clone(reported.Spec.Taints)
 	for _, taint := range registered.Spec.Taints {
-		if !hasTaint(taints, taint) && !hasTaint(t.had, taint) {
+		if !hasTaint(taints, taint) && !hasTaint(t.had, taint) && !hasTaint(t.template, taint) {
 			taints = append(taints, taint)
 		}
 	}

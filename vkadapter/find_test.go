@@ -1,0 +1,421 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vkadapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/podsync"
+)
+
+var (
+	errPod    = errors.New("error of GetPod")
+	errStatus = errors.New("error of GetPodStatus")
+	errList   = errors.New("error of GetPods")
+)
+
+// scripted is a provider with one answer for each question.
+type scripted struct {
+	stub
+	pod       *corev1.Pod
+	podErr    error
+	status    *corev1.PodStatus
+	statusErr error
+	list      []*corev1.Pod
+	listErr   error
+	calls     []string
+}
+
+func (s *scripted) GetPod(context.Context, string, string) (*corev1.Pod, error) {
+	s.calls = append(s.calls, "GetPod")
+	return s.pod, s.podErr
+}
+
+func (s *scripted) GetPodStatus(context.Context, string, string) (*corev1.PodStatus, error) {
+	s.calls = append(s.calls, "GetPodStatus")
+	return s.status, s.statusErr
+}
+
+func (s *scripted) GetPods(context.Context) ([]*corev1.Pod, error) {
+	s.calls = append(s.calls, "GetPods")
+	return s.list, s.listErr
+}
+
+func adapterOf(t *testing.T, s *scripted, cfg Config) *Adapter {
+	t.Helper()
+	cfg.NodeName = "vk"
+	a, err := New(s, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// verdict is what find concludes.
+func verdict(st podsync.State, err error) string {
+	switch {
+	case err == nil:
+		return "held"
+	case errors.Is(err, podsync.ErrNotFound):
+		return "absent"
+	case errors.Is(err, ErrOtherPod):
+		return "other"
+	}
+	return err.Error()
+}
+
+// The diagram of DESIGN.md, edge by edge.
+func TestDoesTheProviderHoldThePod(t *testing.T) {
+	mine, nameless, other := webPod("1", "Running"), webPod("", "Running"), webPod("2", "Running")
+	ended := webPod("2", "Failed")
+	running := withStatus("Running")
+	notFound, ofAPI := errdefs.NotFound("no job"), apierrors.NewNotFound(corev1.Resource("pods"), "web")
+	neighbor, otherSpace := webPod("", "Running"), webPod("1", "Running")
+	neighbor.Name, otherSpace.Namespace = "neighbor", "other"
+	noName := &corev1.Pod{}
+	adopt := func(h *holdings) { h.want(refWeb, mine) }
+	for name, c := range map[string]struct {
+		scripted
+		before func(h *holdings)
+		once   bool
+		want   string
+		calls  string
+	}{
+		"GetPod has it":                 {scripted: scripted{pod: mine}, want: "held", calls: "GetPod GetPodStatus"},
+		"without a UID":                 {scripted: scripted{pod: nameless}, want: "held", calls: "GetPod GetPodStatus"},
+		"errdefs' not found":            {scripted: scripted{podErr: notFound}, want: "absent", calls: "GetPod"},
+		"the API's not found":           {scripted: scripted{podErr: fmt.Errorf("get: %w", ofAPI)}, want: "absent", calls: "GetPod"},
+		"podsync's not found":           {scripted: scripted{podErr: podsync.ErrNotFound}, want: "absent", calls: "GetPod"},
+		"another UID":                   {scripted: scripted{pod: other}, want: "other", calls: "GetPod"},
+		"the UID of a pod of the API":   {scripted: scripted{pod: other}, before: func(h *holdings) { h.handOver(other) }, want: "absent", calls: "GetPod"},
+		"another one that has ended":    {scripted: scripted{pod: ended}, want: "absent", calls: "GetPod"},
+		"– after this one has started":  {scripted: scripted{pod: ended}, before: adopt, want: "other", calls: "GetPod"},
+		"nothing, and a status":         {scripted: scripted{status: running}, want: "held", calls: "GetPod GetPodStatus GetPodStatus"},
+		"nothing, and no status":        {want: "absent", calls: "GetPod GetPodStatus GetPods"},
+		"– and GetPods has it":          {scripted: scripted{list: []*corev1.Pod{nil, neighbor, mine}}, want: "held", calls: "GetPod GetPodStatus GetPods GetPodStatus"},
+		"– and GetPods fails":           {scripted: scripted{listErr: errList}, want: errList.Error(), calls: "GetPod GetPodStatus GetPods"},
+		"nothing, status not found":     {scripted: scripted{statusErr: notFound}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
+		"nothing, and the status fails": {scripted: scripted{statusErr: errStatus, list: []*corev1.Pod{mine}}, want: errStatus.Error(), calls: "GetPod GetPodStatus"},
+		"an error, and GetPods has it":  {scripted: scripted{podErr: errPod, list: []*corev1.Pod{mine}}, want: "held", calls: "GetPod GetPods GetPodStatus"},
+		"an error, and GetPods fails":   {scripted: scripted{podErr: errPod, listErr: errList}, want: errPod.Error(), calls: "GetPod GetPods"},
+		"an error, and GetPods has others": {
+			scripted: scripted{podErr: errPod, list: []*corev1.Pod{neighbor, otherSpace, nil}}, want: "absent", calls: "GetPod GetPods",
+		},
+		"an error, and GetPods has no names": {
+			scripted: scripted{podErr: errPod, list: []*corev1.Pod{noName, neighbor}}, want: errPod.Error(), calls: "GetPod GetPods",
+		},
+		"an error, GetPods has it and no names": {
+			scripted: scripted{podErr: errPod, list: []*corev1.Pod{mine, noName}}, want: "held", calls: "GetPod GetPods GetPodStatus",
+		},
+		"nothing, and GetPods has no names": {scripted: scripted{list: []*corev1.Pod{noName}}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
+		"an error about a pod that may run": {scripted: scripted{podErr: errPod}, before: adopt, want: errPod.Error(), calls: "GetPod GetPods"},
+		"an error, and GetPods may be called once": {
+			scripted: scripted{podErr: errPod, list: []*corev1.Pod{mine}}, once: true, want: "absent", calls: "GetPod",
+		},
+		"– about a pod that may run": {scripted: scripted{podErr: errPod}, before: adopt, once: true, want: errPod.Error(), calls: "GetPod"},
+		"GetPods has two, this one first": {
+			scripted: scripted{podErr: errPod, list: []*corev1.Pod{mine, other}}, want: "held", calls: "GetPod GetPods GetPodStatus",
+		},
+		"GetPods has two, this one last": {
+			scripted: scripted{podErr: errPod, list: []*corev1.Pod{other, mine}}, want: "held", calls: "GetPod GetPods GetPodStatus",
+		},
+		"GetPods has another one": {scripted: scripted{podErr: errPod, list: []*corev1.Pod{other}}, want: "other", calls: "GetPod GetPods"},
+	} {
+		s := &c.scripted
+		a := adapterOf(t, s, Config{ListOnce: c.once})
+		if c.before != nil {
+			c.before(a.held)
+		}
+		st, err := a.finder.find(t.Context(), refWeb, nil)
+		if got := verdict(st, err); got != c.want || strings.Join(s.calls, " ") != c.calls {
+			t.Errorf("%s: %s after %v, want %s after %s", name, got, s.calls, c.want, c.calls)
+		}
+		if err == nil && st.Ref != refWeb {
+			t.Errorf("%s: the state is of %v", name, st.Ref)
+		}
+	}
+}
+
+// byUID is scripted with methods that identify pods by UID.
+type byUID struct{ *scripted }
+
+func (b byUID) GetPodByUID(context.Context, string, string, types.UID) (*corev1.Pod, error) {
+	b.calls = append(b.calls, "GetPodByUID")
+	return b.pod, b.podErr
+}
+
+func (b byUID) GetPodStatusByUID(context.Context, string, string, types.UID) (*corev1.PodStatus, error) {
+	b.calls = append(b.calls, "GetPodStatusByUID")
+	return b.status, b.statusErr
+}
+
+// Only an instance without a UID is asked for by its name.
+func TestWhoIsAskedForByUID(t *testing.T) {
+	nameless, stray := refWeb, refWeb
+	nameless.UID, stray.UID = "", strayUID(nameOf(refWeb))
+	for ref, want := range map[podsync.Ref]string{refWeb: "GetPodByUID GetPodStatusByUID", nameless: "GetPod GetPodStatus", stray: "GetPod GetPodStatus"} {
+		s := &scripted{pod: webPod("", "Running")}
+		a, err := New(byUID{s}, Config{NodeName: "vk"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.finder.find(t.Context(), ref, nil); err != nil || strings.Join(s.calls, " ") != want {
+			t.Errorf("%v: %v after %v, want %s", ref, err, s.calls, want)
+		}
+	}
+}
+
+// A status of GetPodStatus counts more than that of the pod that GetPod has returned.
+func TestFindHasTheNewestStatus(t *testing.T) {
+	a := adapterOf(t, &scripted{pod: webPod("1", "Pending"), status: withStatus("Running")}, Config{})
+	if st, err := a.finder.find(t.Context(), refWeb, nil); err != nil || st.Status.Phase != "Running" {
+		t.Errorf("%s, %v", st.Status.Phase, err)
+	}
+	a = adapterOf(t, &scripted{pod: webPod("1", "Pending"), status: withStatus("Running"), statusErr: errStatus}, Config{})
+	if st, err := a.finder.find(t.Context(), refWeb, nil); err != nil || st.Status.Phase != "Pending" {
+		t.Errorf("a status with an error: %s, %v", st.Status.Phase, err)
+	}
+}
+
+// Whose is an instance that has no UID, and whose name no pod of this node has?
+func TestTheOwnerOfAStray(t *testing.T) {
+	stray := refWeb
+	stray.UID = strayUID(nameOf(refWeb))
+	forbidden := apierrors.NewForbidden(corev1.Resource("pods"), "web", errors.New("a node's credentials"))
+	get := apitest.Match{Verb: "get", Resource: "pods"}
+	for name, c := range map[string]struct {
+		pod    *corev1.Pod
+		node   string
+		faults []apitest.Fault
+		want   string
+	}{
+		"no pod":                    {want: "nobody"},
+		"a pod that runs":           {pod: webPod("1", "Running"), want: "1"},
+		"a pod that has not begun":  {pod: webPod("1", ""), want: "nobody"},
+		"a pod of another node":     {pod: webPod("1", "Running"), node: "another", want: "1"},
+		"no answer":                 {pod: webPod("1", "Running"), faults: []apitest.Fault{{Match: get, Err: apitest.ErrConnRefused}}, want: "is there a pod default/web"},
+		"as a node: no pod":         {faults: []apitest.Fault{{Match: get, Err: forbidden}}, want: "nobody"},
+		"as a node: it runs":        {pod: webPod("1", "Running"), faults: []apitest.Fault{{Match: get, Err: forbidden}}, want: "1"},
+		"as a node: it has not":     {pod: webPod("1", ""), faults: []apitest.Fault{{Match: get, Err: forbidden}}, want: "nobody"},
+		"as a node: of another one": {pod: webPod("1", "Running"), node: "another", faults: []apitest.Fault{{Match: get, Err: forbidden}}, want: "nobody"},
+		"as a node: no answer": {
+			faults: []apitest.Fault{{Match: get, Err: forbidden}, {Match: apitest.Match{Verb: "list", Resource: "pods"}, Err: apitest.ErrConnRefused}},
+			want:   "is there a pod default/web",
+		},
+	} {
+		s := apitest.New(apitest.Options{})
+		if c.pod != nil {
+			if c.node != "" {
+				c.pod.Spec.NodeName = c.node
+			}
+			c.pod.Spec.Containers[0].Image = "none"
+			s.Put(c.pod)
+		}
+		for _, fault := range c.faults {
+			s.Inject(fault)
+		}
+		a := adapterOf(t, &scripted{}, Config{Client: s.Client(apitest.User{}).CoreV1()})
+		owner, err := a.finder.ownerOf(t.Context(), stray)
+		got := "nobody"
+		switch {
+		case err != nil:
+			got = err.Error()
+		case owner != nil:
+			got = string(owner.UID)
+		}
+		if !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// Stop of an instance that turns out to be that of a pod calls nothing of the provider, and the
+// instance is known as that pod's afterwards.
+func TestStopOfAStrayThatHasAnOwner(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	owner := webPod("1", "Running")
+	owner.Spec.Containers[0].Image = "none"
+	s.Put(owner)
+	provider := &scripted{}
+	a := adapterOf(t, provider, Config{Client: s.Client(apitest.User{}).CoreV1()})
+	stray := refWeb
+	stray.UID = strayUID(nameOf(refWeb))
+	st, err := a.Stop(t.Context(), stray, podsync.StopOptions{})
+	if err != nil || !st.Stopped || st.Ref != stray || len(provider.calls) > 0 {
+		t.Errorf("%+v, %v, calls %v", st, err, provider.calls)
+	}
+	if got := a.held.identify(webPod("", ""), nil); got != refWeb {
+		t.Errorf("the instance is that of %v", got)
+	}
+}
+
+// A round of List is quiet only if the round before has left nothing open.
+func TestWhenGetPodsIsOutdated(t *testing.T) {
+	known := webPod("1", "Running")
+	for name, c := range map[string]struct {
+		scripted
+		want bool
+	}{
+		"all is known":                    {scripted{list: []*corev1.Pod{known}, pod: known, status: withStatus("Running")}, false},
+		"GetPods fails":                   {scripted{listErr: errList}, true},
+		"a pod without a UID":             {scripted{list: []*corev1.Pod{webPod("", "Running")}, pod: known}, true},
+		"a pod that is left out fails":    {scripted{podErr: errPod, list: []*corev1.Pod{{}}}, true},
+		"a pod that is left out is there": {scripted{pod: known, status: withStatus("Running")}, false},
+		"one that is left out is absent":  {scripted{podErr: errdefs.NotFound("no job")}, false},
+	} {
+		a := adapterOf(t, &c.scripted, Config{})
+		a.held.want(refWeb, known)
+		a.finder.outdated.Store(true)
+		_, _ = a.finder.list(t.Context())
+		if got := a.finder.outdated.Load(); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// A pod that the list lacks and about which GetPod fails stays in the list if it was held.
+func TestAPodAboutWhichGetPodFailsStaysInTheList(t *testing.T) {
+	for name, held := range map[string]bool{"it was held": true, "it was not": false} {
+		a := adapterOf(t, &scripted{podErr: errPod, list: []*corev1.Pod{{}}}, Config{})
+		a.held.want(refWeb, webPod("1", "Running"))
+		if held {
+			a.held.polled(refWeb, withStatus("Running"))
+		}
+		states, err := a.List(t.Context())
+		if err != nil || held != (len(states) == 1) {
+			t.Errorf("%s: %v, %v", name, states, err)
+		}
+	}
+}
+
+// The statuses of twenty pods are asked for sixteen at a time, and a round waits for ten seconds.
+func TestPollsHavePlacesAndPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowStatuses{open: make(chan struct{}), hung: make(chan struct{}, 100)}
+		a, err := New(s, Config{NodeName: "vk"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var refs []podsync.Ref
+		for i := range 20 {
+			refs = append(refs, podsync.Ref{Namespace: "default", Name: fmt.Sprint("pod-", i), UID: "1"})
+		}
+		begun := time.Now()
+		answered := a.finder.poll(t.Context(), t.Context(), refs, begun)
+		if took := time.Since(begun); took != pollPatience || len(s.hung) != pollPlaces || answered {
+			t.Errorf("the round took %v with %d calls, answered %v", took, len(s.hung), answered)
+		}
+		close(s.open)
+		a.finder.polls.Wait()
+		late := slices.DeleteFunc(slices.Clone(refs), func(ref podsync.Ref) bool { return a.held.state(ref).Status.Phase != "" })
+		if len(late) != 20-pollPlaces {
+			t.Errorf("%d pods have no status", len(late))
+		}
+		if !a.finder.poll(t.Context(), t.Context(), late, time.Now().Add(1)) || len(s.hung) != 20 {
+			t.Errorf("the next round did not ask about the pods that had no place: %d calls", len(s.hung))
+		}
+	})
+}
+
+// slowStatuses is a provider whose statuses come when open is closed.
+type slowStatuses struct {
+	stub
+	open, hung chan struct{}
+}
+
+func (s *slowStatuses) GetPodStatus(context.Context, string, string) (*corev1.PodStatus, error) {
+	s.hung <- struct{}{}
+	<-s.open
+	return withStatus("Running"), nil
+}
+
+// A round of polls has succeeded if there was a status, and no answer without one.
+func TestWhenPollsAreEnough(t *testing.T) {
+	for name, c := range map[string]struct {
+		scripted
+		pods int
+		want bool
+	}{
+		"no pod":      {pods: 0},
+		"a status":    {scripted: scripted{status: withStatus("Running")}, pods: 2, want: true},
+		"no status":   {pods: 1},
+		"it fails":    {scripted: scripted{status: withStatus("Running"), statusErr: errStatus}, pods: 1},
+		"other error": {scripted: scripted{statusErr: errStatus}, pods: 1},
+	} {
+		a := adapterOf(t, &c.scripted, Config{})
+		refs := []podsync.Ref{refWeb, {Namespace: "default", Name: "web", UID: "2"}}[:c.pods]
+		if got := a.finder.poll(t.Context(), t.Context(), refs, time.Now().Add(time.Hour)); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// The provider does not show a pod after a call about it: the state is what is remembered.
+func TestCallsWithoutALaterAnswer(t *testing.T) {
+	s := &creating{scripted: scripted{podErr: errdefs.NotFound("no job")}}
+	a, err := New(s, Config{NodeName: "vk"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := webPod("1", "")
+	for range 2 { // the second time it is fresh
+		st, err := a.Start(t.Context(), pod)
+		if err != nil || st.Ref != refWeb || st.NodeName != "vk" || s.created != 1 {
+			t.Errorf("%s, %v; created %d times", summary(st), err, s.created)
+		}
+	}
+	s.podErr = errPod
+	if st, err := a.Update(t.Context(), pod); err != nil || st.Ref != refWeb {
+		t.Errorf("Update: %s, %v", summary(st), err)
+	}
+	s.podErr = nil
+	s.pod = webPod("1", "Running")
+	if st, err := a.Update(t.Context(), pod); err != nil || st.Status.Phase != "Running" {
+		t.Errorf("Update: %s, %v", summary(st), err)
+	}
+	s.after = func() { s.podErr, s.listErr = errPod, errList }
+	st, err := a.Stop(t.Context(), refWeb, podsync.StopOptions{Pod: pod, Grace: 7 * time.Second})
+	if err != nil || st.Ref != refWeb || st.Stopped || *s.grace != 7 {
+		t.Errorf("Stop: %s, %v, grace %d", summary(st), err, *s.grace)
+	}
+	s.podErr, s.after = nil, nil
+	if st, err = a.Stop(t.Context(), refWeb, podsync.StopOptions{Pod: pod}); err != nil || st.Stopped || *s.grace != 0 {
+		t.Errorf("Stop: %s, %v, grace %d", summary(st), err, *s.grace)
+	}
+	s.after = func() { s.pod, s.podErr = nil, errdefs.NotFound("no job") }
+	if st, err = a.Stop(t.Context(), refWeb, podsync.StopOptions{}); err != nil || !st.Stopped {
+		t.Errorf("Stop: %s, %v", summary(st), err)
+	}
+}
+
+// creating is scripted with CreatePod, UpdatePod and DeletePod.
+type creating struct {
+	scripted
+	created int
+	grace   *int64
+	after   func() // after DeletePod
+}
+
+func (c *creating) CreatePod(context.Context, *corev1.Pod) error { c.created++; return nil }
+func (*creating) UpdatePod(context.Context, *corev1.Pod) error   { return nil }
+func (c *creating) DeletePod(_ context.Context, pod *corev1.Pod) error {
+	c.grace = pod.DeletionGracePeriodSeconds
+	if c.after != nil {
+		c.after()
+	}
+	return nil
+}
