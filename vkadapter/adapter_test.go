@@ -362,22 +362,6 @@ func TestTheProviderGetsBackWhatItHasWritten(t *testing.T) {
 	})
 }
 
-// A provider that identifies pods by UID is not asked by name.
-func TestPodsAreAskedForByUID(t *testing.T) {
-	ctx := t.Context()
-	a, p := newAdapter(t, habits{notFound: known, byUID: true, silent: true}, vkadapter.Config{})
-	pod := newPod("web", "1")
-	if _, err := a.Start(ctx, pod); err != nil {
-		t.Fatal(err)
-	}
-	if st, err := a.Inspect(ctx, podsync.RefOf(pod)); err != nil || st.Status.Phase != corev1.PodRunning {
-		t.Errorf("Inspect = %+v, %v", st, err)
-	}
-	if n := p.count("GetPod") + p.count("GetPodStatus"); n != 0 {
-		t.Errorf("the provider was asked by name %d times", n)
-	}
-}
-
 // What the provider writes into the pod that it is handed is in the API, and nothing else.
 func TestAnnotationsOfTheProviderAreStored(t *testing.T) {
 	bubble(t, habits{notFound: known}, func(w *world) {
