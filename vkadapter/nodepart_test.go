@@ -157,16 +157,18 @@ func TestTaintsOfANodeProvider(t *testing.T) {
 		done                      bool
 		after                     string // had
 	}{
-		"no report about taints": {had: "a", registered: "a b", want: "a b", done: true, after: "a"},
-		"the same":               {had: "a", registered: "b a", reported: "a", want: "b a", done: true, after: "a"},
-		"a new one":              {had: "a", registered: "a b", reported: "a c", want: "a c b", patches: 1, done: true, after: "a c"},
-		"a new value":            {had: "a=1", registered: "a=1 b", reported: "a=2", want: "a=2 b", patches: 1, done: true, after: "a=2"},
-		"one goes":               {had: "a c", registered: "a b c", reported: "a", want: "a b", patches: 1, done: true, after: "a"},
-		"all go":                 {had: "a", registered: "a b", reported: "none", want: "b", patches: 1, done: true, after: ""},
-		"one of the template":    {template: "c", had: "a", registered: "a c", reported: "a", want: "a", patches: 1, done: true, after: "a"},
-		"– that is reported":     {template: "a", registered: "a b", reported: "a", want: "a b", done: true, after: "a"},
-		"somebody removed it":    {had: "a", registered: "b", reported: "a", want: "a b", patches: 1, done: true, after: "a"},
-		"a conflict":             {had: "a", registered: "a", reported: "a c", stale: true, want: "a", patches: 1, after: "a"},
+		"no report about taints":  {had: "a", registered: "a b", want: "a b", done: true, after: "a"},
+		"the same":                {had: "a", registered: "b a", reported: "a", want: "b a", done: true, after: "a"},
+		"a new one":               {had: "a", registered: "a b", reported: "a c", want: "a c b", patches: 1, done: true, after: "a c"},
+		"a new value":             {had: "a=1", registered: "a=1 b", reported: "a=2", want: "a=2 b", patches: 1, done: true, after: "a=2"},
+		"one goes":                {had: "a c", registered: "a b c", reported: "a", want: "a b", patches: 1, done: true, after: "a"},
+		"all go":                  {had: "a", registered: "a b", reported: "none", want: "b", patches: 1, done: true, after: ""},
+		"one of the template":     {template: "c", had: "a", registered: "a c", reported: "a", want: "a", patches: 1, done: true, after: "a"},
+		"– that is reported":      {template: "a", registered: "a b", reported: "a", want: "a b", done: true, after: "a"},
+		"an administrator's, too": {had: "a", registered: "a b c", reported: "a c", want: "a b c", done: true, after: "a c"},
+		"– and a new one":         {had: "a", registered: "a b c", reported: "a c d", want: "a c d b", patches: 1, done: true, after: "a c d"},
+		"somebody removed it":     {had: "a", registered: "b", reported: "a", want: "a b", patches: 1, done: true, after: "a"},
+		"a conflict":              {had: "a", registered: "a", reported: "a c", stale: true, want: "a", patches: 1, after: "a"},
 	} {
 		s := apitest.New(apitest.Options{})
 		s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vk"}, Spec: corev1.NodeSpec{Taints: taints(c.registered)}})

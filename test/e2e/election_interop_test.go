@@ -195,17 +195,28 @@ func TestElectionBuiltInController(t *testing.T) {
 }
 
 // displace releases the Lease of the API server's controller on its behalf, and
-// waits until that controller has ended. The controller tries to acquire it
-// again only every two seconds.
+// waits until that controller has ended. The controller writes its Lease every two
+// seconds, and acquires it again if that comes just before our claim. Then the Lease is
+// released again.
 func displace(t *testing.T, cluster *harness.Cluster, ours ...string) *electionRig {
 	t.Helper()
 	r := newElectionRig(t, cluster, metav1.NamespaceSystem, coordinator.BuiltInLease)
-	r.awaitLease("held by the API server", func(l *coordinationv1.Lease) bool { return holder(l) != "" })
-	time.Sleep(2 * time.Second) // until our candidate sees it
-	cluster.Kubectl(t, "patch", "lease", "-n", r.lease.Namespace, r.lease.Name, "--type=merge", fmt.Sprintf(`-p={"spec":{"holderIdentity":"","leaseDurationSeconds":1,"acquireTime":%[1]q,"renewTime":%[1]q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")))
-	r.awaitLease("held by ours", func(l *coordinationv1.Lease) bool {
+	held := func(l *coordinationv1.Lease) bool { return holder(l) != "" }
+	isOurs := func(l *coordinationv1.Lease) bool {
 		return slices.ContainsFunc(ours, func(name string) bool { return heldBy(name)(l) })
-	})
+	}
+	r.awaitLease("held by the API server", held)
+	time.Sleep(2 * time.Second) // until our candidate sees it
+	for tries := 1; ; tries++ {
+		cluster.Kubectl(t, "patch", "lease", "-n", r.lease.Namespace, r.lease.Name, "--type=merge", fmt.Sprintf(`-p={"spec":{"holderIdentity":"","leaseDurationSeconds":1,"acquireTime":%[1]q,"renewTime":%[1]q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")))
+		lease := r.awaitLease("held again", held)
+		if isOurs(lease) {
+			break
+		}
+		if tries == 5 {
+			t.Fatalf("the Lease was released %d times, and %s holds it", tries, holder(lease))
+		}
+	}
 	time.Sleep(12 * time.Second) // client-go's elector keeps working for RenewDeadline
 	return r
 }
