@@ -37,8 +37,9 @@
 //		'{"spec":{"holderIdentity":"","leaseDurationSeconds":1,"acquireTime":"'$now'","renewTime":"'$now'"}}'
 //
 // The candidate watches the Lease. So it claims the Lease before the built-in controllers,
-// which poll every two seconds. The built-in controller may continue to work for up to ten
-// seconds. This is harmless: two controllers send more requests, but there is still one
+// which poll every two seconds. If a poll comes in between, a built-in controller holds the
+// Lease again: release it once more. The built-in controller may continue to work for up to
+// ten seconds. This is harmless: two controllers send more requests, but there is still one
 // leader.
 //
 // The built-in controller (Kubernetes 1.33 to 1.37) has a defect. If two candidates have
