@@ -48,6 +48,7 @@ func TestVariablesAreResolvedBeforeTheProviderGetsThePod(t *testing.T) {
 		"all keys":                       {nil, []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "there"}}}}, []corev1.EnvVar{{Name: "key", Value: "public"}}, nil},
 		"a field":                        {[]corev1.EnvVar{field("metadata.name")}, nil, []corev1.EnvVar{{Name: "V", Value: "web"}}, nil},
 		"the address":                    {[]corev1.EnvVar{field("status.podIP")}, nil, []corev1.EnvVar{field("status.podIP")}, nil},
+		"a field that is none":           {[]corev1.EnvVar{field("metadata.nonsense")}, nil, nil, nil},
 		"no Secret":                      {[]corev1.EnvVar{secret("absent", "key", false)}, nil, nil, []string{"MandatorySecretNotFound"}},
 		"no ConfigMap":                   {[]corev1.EnvVar{configMap("absent", "key", false)}, nil, nil, []string{"MandatoryConfigMapNotFound"}},
 		"no key":                         {[]corev1.EnvVar{configMap("there", "absent", false)}, nil, nil, []string{"MandatoryConfigMapKeyNotFound"}},
@@ -106,6 +107,30 @@ func TestVariablesAreResolvedBeforeTheProviderGetsThePod(t *testing.T) {
 				t.Errorf("one more event: %q", <-recorder.Events)
 			}
 		})
+	}
+}
+
+// An object that can't be read is neither missing nor without the key.
+func TestObjectsThatCanNotBeRead(t *testing.T) {
+	for what, optional := range map[string]bool{"mandatory": false, "optional": true} {
+		s := apitest.New(apitest.Options{})
+		s.Inject(apitest.Fault{Match: apitest.Match{Resource: "secrets"}, Err: apitest.ErrConnRefused})
+		recorder := events.NewFakeRecorder(10)
+		a, err := New(stub{}, Config{NodeName: "vk", Client: s.Client(apitest.User{}).CoreV1(), EventRecorder: recorder})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := webPod("1", "")
+		pod.Spec.EnableServiceLinks = new(bool)
+		pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "V", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "there"}, Key: "key", Optional: &optional,
+		}}}}
+		if _, err := a.environment.prepare(t.Context(), pod); err == nil {
+			t.Errorf("%s: the pod is handed over", what)
+		}
+		if event := <-recorder.Events; !strings.HasPrefix(event, "Warning FailedToReadMandatorySecret ") || len(recorder.Events) > 0 {
+			t.Errorf("%s: event %q", what, event)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,21 +38,29 @@ type scripted struct {
 	statusErr error
 	list      []*corev1.Pod
 	listErr   error
-	calls     []string
+
+	mu    sync.Mutex
+	calls []string
+}
+
+func (s *scripted) did(call string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, call)
 }
 
 func (s *scripted) GetPod(context.Context, string, string) (*corev1.Pod, error) {
-	s.calls = append(s.calls, "GetPod")
+	s.did("GetPod")
 	return s.pod, s.podErr
 }
 
 func (s *scripted) GetPodStatus(context.Context, string, string) (*corev1.PodStatus, error) {
-	s.calls = append(s.calls, "GetPodStatus")
+	s.did("GetPodStatus")
 	return s.status, s.statusErr
 }
 
 func (s *scripted) GetPods(context.Context) ([]*corev1.Pod, error) {
-	s.calls = append(s.calls, "GetPods")
+	s.did("GetPods")
 	return s.list, s.listErr
 }
 
@@ -89,53 +98,60 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 	noName := &corev1.Pod{}
 	adopt := func(h *holdings) { h.want(refWeb, mine) }
 	for name, c := range map[string]struct {
-		scripted
+		*scripted
 		before func(h *holdings)
 		once   bool
 		want   string
 		calls  string
 	}{
-		"GetPod has it":                 {scripted: scripted{pod: mine}, want: "held", calls: "GetPod GetPodStatus"},
-		"without a UID":                 {scripted: scripted{pod: nameless}, want: "held", calls: "GetPod GetPodStatus"},
-		"errdefs' not found":            {scripted: scripted{podErr: notFound}, want: "absent", calls: "GetPod"},
-		"the API's not found":           {scripted: scripted{podErr: fmt.Errorf("get: %w", ofAPI)}, want: "absent", calls: "GetPod"},
-		"podsync's not found":           {scripted: scripted{podErr: podsync.ErrNotFound}, want: "absent", calls: "GetPod"},
-		"another UID":                   {scripted: scripted{pod: other}, want: "other", calls: "GetPod"},
-		"the UID of a pod of the API":   {scripted: scripted{pod: other}, before: func(h *holdings) { h.handOver(other) }, want: "absent", calls: "GetPod"},
-		"another one that has ended":    {scripted: scripted{pod: ended}, want: "absent", calls: "GetPod"},
-		"– after this one has started":  {scripted: scripted{pod: ended}, before: adopt, want: "other", calls: "GetPod"},
-		"nothing, and a status":         {scripted: scripted{status: running}, want: "held", calls: "GetPod GetPodStatus GetPodStatus"},
+		"GetPod has it":                 {scripted: &scripted{pod: mine}, want: "held", calls: "GetPod GetPodStatus"},
+		"without a UID":                 {scripted: &scripted{pod: nameless}, want: "held", calls: "GetPod GetPodStatus"},
+		"errdefs' not found":            {scripted: &scripted{podErr: notFound}, want: "absent", calls: "GetPod"},
+		"the API's not found":           {scripted: &scripted{podErr: fmt.Errorf("get: %w", ofAPI)}, want: "absent", calls: "GetPod"},
+		"podsync's not found":           {scripted: &scripted{podErr: podsync.ErrNotFound}, want: "absent", calls: "GetPod"},
+		"another UID":                   {scripted: &scripted{pod: other}, want: "other", calls: "GetPod"},
+		"the UID of a pod of the API":   {scripted: &scripted{pod: other}, before: func(h *holdings) { h.handOver(other) }, want: "absent", calls: "GetPod"},
+		"another one that has ended":    {scripted: &scripted{pod: ended}, want: "absent", calls: "GetPod"},
+		"– after this one has started":  {scripted: &scripted{pod: ended}, before: adopt, want: "other", calls: "GetPod"},
+		"nothing, and a status":         {scripted: &scripted{status: running}, want: "held", calls: "GetPod GetPodStatus GetPodStatus"},
 		"nothing, and no status":        {want: "absent", calls: "GetPod GetPodStatus GetPods"},
-		"– and GetPods has it":          {scripted: scripted{list: []*corev1.Pod{nil, neighbor, mine}}, want: "held", calls: "GetPod GetPodStatus GetPods GetPodStatus"},
-		"– and GetPods fails":           {scripted: scripted{listErr: errList}, want: errList.Error(), calls: "GetPod GetPodStatus GetPods"},
-		"nothing, status not found":     {scripted: scripted{statusErr: notFound}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
-		"nothing, and the status fails": {scripted: scripted{statusErr: errStatus, list: []*corev1.Pod{mine}}, want: errStatus.Error(), calls: "GetPod GetPodStatus"},
-		"an error, and GetPods has it":  {scripted: scripted{podErr: errPod, list: []*corev1.Pod{mine}}, want: "held", calls: "GetPod GetPods GetPodStatus"},
-		"an error, and GetPods fails":   {scripted: scripted{podErr: errPod, listErr: errList}, want: errPod.Error(), calls: "GetPod GetPods"},
+		"– and GetPods has it":          {scripted: &scripted{list: []*corev1.Pod{nil, neighbor, mine}}, want: "held", calls: "GetPod GetPodStatus GetPods GetPodStatus"},
+		"– and GetPods fails":           {scripted: &scripted{listErr: errList}, want: errList.Error(), calls: "GetPod GetPodStatus GetPods"},
+		"nothing, status not found":     {scripted: &scripted{statusErr: notFound}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
+		"nothing, and the status fails": {scripted: &scripted{statusErr: errStatus, list: []*corev1.Pod{mine}}, want: errStatus.Error(), calls: "GetPod GetPodStatus"},
+		"an error, and GetPods has it":  {scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine}}, want: "held", calls: "GetPod GetPods GetPodStatus"},
+		"an error, and GetPods fails":   {scripted: &scripted{podErr: errPod, listErr: errList}, want: errPod.Error(), calls: "GetPod GetPods"},
+		"a pod with an error":           {scripted: &scripted{pod: mine, podErr: errPod}, want: "absent", calls: "GetPod GetPods"},
+		"a status with an error": {
+			scripted: &scripted{status: running, statusErr: notFound}, want: "absent", calls: "GetPod GetPodStatus GetPods",
+		},
 		"an error, and GetPods has others": {
-			scripted: scripted{podErr: errPod, list: []*corev1.Pod{neighbor, otherSpace, nil}}, want: "absent", calls: "GetPod GetPods",
+			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{neighbor, otherSpace, nil}}, want: "absent", calls: "GetPod GetPods",
 		},
 		"an error, and GetPods has no names": {
-			scripted: scripted{podErr: errPod, list: []*corev1.Pod{noName, neighbor}}, want: errPod.Error(), calls: "GetPod GetPods",
+			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{noName, neighbor}}, want: errPod.Error(), calls: "GetPod GetPods",
 		},
 		"an error, GetPods has it and no names": {
-			scripted: scripted{podErr: errPod, list: []*corev1.Pod{mine, noName}}, want: "held", calls: "GetPod GetPods GetPodStatus",
+			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine, noName}}, want: "held", calls: "GetPod GetPods GetPodStatus",
 		},
-		"nothing, and GetPods has no names": {scripted: scripted{list: []*corev1.Pod{noName}}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
-		"an error about a pod that may run": {scripted: scripted{podErr: errPod}, before: adopt, want: errPod.Error(), calls: "GetPod GetPods"},
+		"nothing, and GetPods has no names": {scripted: &scripted{list: []*corev1.Pod{noName}}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
+		"an error about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, want: errPod.Error(), calls: "GetPod GetPods"},
 		"an error, and GetPods may be called once": {
-			scripted: scripted{podErr: errPod, list: []*corev1.Pod{mine}}, once: true, want: "absent", calls: "GetPod",
+			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine}}, once: true, want: "absent", calls: "GetPod",
 		},
-		"– about a pod that may run": {scripted: scripted{podErr: errPod}, before: adopt, once: true, want: errPod.Error(), calls: "GetPod"},
+		"– about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, once: true, want: errPod.Error(), calls: "GetPod"},
 		"GetPods has two, this one first": {
-			scripted: scripted{podErr: errPod, list: []*corev1.Pod{mine, other}}, want: "held", calls: "GetPod GetPods GetPodStatus",
+			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine, other}}, want: "held", calls: "GetPod GetPods GetPodStatus",
 		},
 		"GetPods has two, this one last": {
-			scripted: scripted{podErr: errPod, list: []*corev1.Pod{other, mine}}, want: "held", calls: "GetPod GetPods GetPodStatus",
+			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{other, mine}}, want: "held", calls: "GetPod GetPods GetPodStatus",
 		},
-		"GetPods has another one": {scripted: scripted{podErr: errPod, list: []*corev1.Pod{other}}, want: "other", calls: "GetPod GetPods"},
+		"GetPods has another one": {scripted: &scripted{podErr: errPod, list: []*corev1.Pod{other}}, want: "other", calls: "GetPod GetPods"},
 	} {
-		s := &c.scripted
+		s := c.scripted
+		if s == nil {
+			s = &scripted{}
+		}
 		a := adapterOf(t, s, Config{ListOnce: c.once})
 		if c.before != nil {
 			c.before(a.held)
@@ -154,12 +170,12 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 type byUID struct{ *scripted }
 
 func (b byUID) GetPodByUID(context.Context, string, string, types.UID) (*corev1.Pod, error) {
-	b.calls = append(b.calls, "GetPodByUID")
+	b.did("GetPodByUID")
 	return b.pod, b.podErr
 }
 
 func (b byUID) GetPodStatusByUID(context.Context, string, string, types.UID) (*corev1.PodStatus, error) {
-	b.calls = append(b.calls, "GetPodStatusByUID")
+	b.did("GetPodStatusByUID")
 	return b.status, b.statusErr
 }
 
@@ -267,17 +283,17 @@ func TestStopOfAStrayThatHasAnOwner(t *testing.T) {
 func TestWhenGetPodsIsOutdated(t *testing.T) {
 	known := webPod("1", "Running")
 	for name, c := range map[string]struct {
-		scripted
+		*scripted
 		want bool
 	}{
-		"all is known":                    {scripted{list: []*corev1.Pod{known}, pod: known, status: withStatus("Running")}, false},
-		"GetPods fails":                   {scripted{listErr: errList}, true},
-		"a pod without a UID":             {scripted{list: []*corev1.Pod{webPod("", "Running")}, pod: known}, true},
-		"a pod that is left out fails":    {scripted{podErr: errPod, list: []*corev1.Pod{{}}}, true},
-		"a pod that is left out is there": {scripted{pod: known, status: withStatus("Running")}, false},
-		"one that is left out is absent":  {scripted{podErr: errdefs.NotFound("no job")}, false},
+		"all is known":                    {&scripted{list: []*corev1.Pod{known}, pod: known, status: withStatus("Running")}, false},
+		"GetPods fails":                   {&scripted{listErr: errList}, true},
+		"a pod without a UID":             {&scripted{list: []*corev1.Pod{webPod("", "Running")}, pod: known}, true},
+		"a pod that is left out fails":    {&scripted{podErr: errPod, list: []*corev1.Pod{{}}}, true},
+		"a pod that is left out is there": {&scripted{pod: known, status: withStatus("Running")}, false},
+		"one that is left out is absent":  {&scripted{podErr: errdefs.NotFound("no job")}, false},
 	} {
-		a := adapterOf(t, &c.scripted, Config{})
+		a := adapterOf(t, c.scripted, Config{})
 		a.held.want(refWeb, known)
 		a.finder.outdated.Store(true)
 		_, _ = a.finder.list(t.Context())
@@ -346,17 +362,17 @@ func (s *slowStatuses) GetPodStatus(context.Context, string, string) (*corev1.Po
 // A round of polls has succeeded if there was a status, and no answer without one.
 func TestWhenPollsAreEnough(t *testing.T) {
 	for name, c := range map[string]struct {
-		scripted
+		*scripted
 		pods int
 		want bool
 	}{
-		"no pod":      {pods: 0},
-		"a status":    {scripted: scripted{status: withStatus("Running")}, pods: 2, want: true},
-		"no status":   {pods: 1},
-		"it fails":    {scripted: scripted{status: withStatus("Running"), statusErr: errStatus}, pods: 1},
-		"other error": {scripted: scripted{statusErr: errStatus}, pods: 1},
+		"no pod":      {scripted: &scripted{}},
+		"a status":    {scripted: &scripted{status: withStatus("Running")}, pods: 2, want: true},
+		"no status":   {scripted: &scripted{}, pods: 1},
+		"it fails":    {scripted: &scripted{status: withStatus("Running"), statusErr: errStatus}, pods: 1},
+		"other error": {scripted: &scripted{statusErr: errStatus}, pods: 1},
 	} {
-		a := adapterOf(t, &c.scripted, Config{})
+		a := adapterOf(t, c.scripted, Config{})
 		refs := []podsync.Ref{refWeb, {Namespace: "default", Name: "web", UID: "2"}}[:c.pods]
 		if got := a.finder.poll(t.Context(), t.Context(), refs, time.Now().Add(time.Hour)); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
