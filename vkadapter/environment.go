@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -155,9 +157,10 @@ func (e environment) missing(pod *corev1.Pod, reason, note string) {
 
 // event records an event about pod.
 func (e environment) event(pod *corev1.Pod, kind, reason, action, note string) {
-	const most = 1024 // that the API takes
+	const most = 1024 // bytes that the API takes, of valid UTF-8
+	note = strings.ToValidUTF8(note, string(utf8.RuneError))
 	if len(note) > most {
-		note = note[:most-3] + "..."
+		note = strings.ToValidUTF8(note[:most-3], "") + "..."
 	}
 	if e.events != nil {
 		e.events.Eventf(pod, nil, kind, reason, action, "%s", note)

@@ -359,9 +359,11 @@ func TestWhatTheControllerKnows(t *testing.T) {
 		if got := f.held.candidates(nil); !slices.Contains(got, refWeb) {
 			t.Errorf("candidates %v, want the pod of the API among them", got)
 		}
-		blind := &finder{controller: f.controller} // without a client
-		if !blind.takenNames()(types.NamespacedName{}) {
-			t.Error("a name is free, and nobody can tell")
+		none := func() *podsync.Controller { return nil }
+		for what, blind := range map[string]*finder{"client": {controller: f.controller}, "controller": {client: f.client, controller: none}} {
+			if !blind.takenNames()(types.NamespacedName{}) {
+				t.Errorf("a name is free, and without a %s nobody can tell", what)
+			}
 		}
 		cancel()
 		if err := <-done; err != nil {
