@@ -4,7 +4,6 @@
 package podsync
 
 import (
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -92,24 +91,9 @@ func (o *observer) heldBack(mass MassOrphans) {
 	}
 }
 
-// The API refuses events with a longer reason or note.
-const (
-	maxEventReason = 128
-	maxEventNote   = 1024
-)
-
-// cut returns s with at most limit bytes of UTF-8.
-func cut(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	const dots = "..."
-	return strings.ToValidUTF8(s[:limit-len(dots)], "") + dots
-}
-
 // warn queues a Warning about t, once for each distinct message in a row.
 func (o *observer) warn(t *entry, reason, action, message string) {
-	reason, message = cut(reason, maxEventReason), cut(message, maxEventNote)
+	reason, message = report.Reason(reason), report.Note(message)
 	if o.warnings == nil || t.warned == reason+message {
 		return
 	}
@@ -203,5 +187,5 @@ func (o *observer) kills(t *entry) {
 func (o *observer) container(t *entry, fieldPath, name, reason, action, note string) {
 	regarding := objectOf(t.ref)
 	regarding.FieldPath = fieldPath + "{" + name + "}"
-	o.record(o.containers, regarding, corev1.EventTypeNormal, reason, action, cut(note, maxEventNote))
+	o.record(o.containers, regarding, corev1.EventTypeNormal, reason, action, report.Note(note))
 }

@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +14,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
@@ -157,12 +156,7 @@ func (e environment) missing(pod *corev1.Pod, reason, note string) {
 
 // event records an event about pod.
 func (e environment) event(pod *corev1.Pod, kind, reason, action, note string) {
-	const most = 1024 // bytes that the API takes, of valid UTF-8
-	note = strings.ToValidUTF8(note, string(utf8.RuneError))
-	if len(note) > most {
-		note = strings.ToValidUTF8(note[:most-3], "") + "..."
-	}
 	if e.events != nil {
-		e.events.Eventf(pod, nil, kind, reason, action, "%s", note)
+		e.events.Eventf(pod, nil, kind, reason, action, "%s", report.Note(note))
 	}
 }

@@ -5,6 +5,7 @@ package podruntime
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
 	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
@@ -169,7 +171,7 @@ func (p *pod) retry(d time.Duration) { p.after(d, func() { p.stale = true }) }
 func (p *pod) event(kind, reason, action, format string, args ...any) {
 	if p.node.cfg.EventRecorder != nil {
 		_ = contain(p.ctx, "EventRecorder.Eventf", func() error {
-			p.node.cfg.EventRecorder.Eventf(p.spec, nil, kind, reason, action, format, args...)
+			p.node.cfg.EventRecorder.Eventf(p.spec, nil, kind, reason, action, "%s", report.Note(fmt.Sprintf(format, args...)))
 			return nil
 		})
 	}

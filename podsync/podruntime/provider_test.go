@@ -263,6 +263,30 @@ func TestEventsOfProbesDoNotRaceWithUpdates(t *testing.T) {
 	})
 }
 
+// The API server refuses an event whose note is longer than 1,024 bytes.
+func TestALongErrorIsAnEvent(t *testing.T) {
+	recorder := events.NewFakeRecorder(1000)
+	inWorldWith(t, func(w *world) {
+		w.change = func(cfg *podruntime.Config) { cfg.EventRecorder = recorder }
+	}, func(w *world) {
+		c := command("c", "forever")
+		c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hook"}}}}
+		w.exec = func(podruntime.ContainerID, []string) (int, error) { return 0, errors.New(strings.Repeat("x", 3000)) }
+		w.start(podOf(corev1.RestartPolicyNever, c))
+		time.Sleep(time.Minute)
+		const begin = "Warning FailedPostStartHook "
+		for len(recorder.Events) > 0 {
+			if event := <-recorder.Events; strings.HasPrefix(event, begin) {
+				if note := strings.TrimPrefix(event, begin); len(note) != 1024 {
+					t.Errorf("the note has %d bytes", len(note))
+				}
+				return
+			}
+		}
+		t.Error("no event")
+	})
+}
+
 func TestAProbeWhoseResultIsUnknownChangesNothing(t *testing.T) {
 	inWorld(t, func(w *world) {
 		c := command("c", "forever")
