@@ -195,6 +195,23 @@ func TestWhoIsAskedForByUID(t *testing.T) {
 	}
 }
 
+// The names of GetPods are those of pods if GetPod returns one of them.
+func TestIsAStrayReturned(t *testing.T) {
+	for name, c := range map[string]struct {
+		*scripted
+		want bool
+	}{
+		"a pod":               {&scripted{pod: webPod("", "Running")}, true},
+		"nothing":             {&scripted{}, false},
+		"an error":            {&scripted{podErr: errPod}, false},
+		"a pod with an error": {&scripted{pod: webPod("", "Running"), podErr: errPod}, false},
+	} {
+		if got := adapterOf(t, c.scripted, Config{}).finder.returns(t.Context(), refWeb); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 // A status of GetPodStatus counts more than that of the pod that GetPod has returned.
 func TestFindHasTheNewestStatus(t *testing.T) {
 	a := adapterOf(t, &scripted{pod: webPod("1", "Pending"), status: withStatus("Running")}, Config{})

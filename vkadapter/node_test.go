@@ -333,6 +333,7 @@ func TestWhatTheControllerKnows(t *testing.T) {
 			pod.Name, pod.Spec.NodeName = name, node
 			return pod
 		}
+		f.held.forget(refWeb)
 		f.held.handOver(pod("handed", "3", ""))
 		for what, c := range map[string]struct {
 			pod  *corev1.Pod
