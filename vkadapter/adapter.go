@@ -84,7 +84,7 @@ func (a *Adapter) Watch(ctx context.Context, report func(podsync.State)) error {
 	<-ctx.Done()
 	a.end()
 	wg.Wait()
-	a.finder.polls.Wait()
+	a.finder.polls.wait()
 	return nil
 }
 

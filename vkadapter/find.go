@@ -50,8 +50,33 @@ type finder struct {
 	last    []podsync.Ref // the result of the last list
 	lastAt  time.Time     // when that list began
 
-	outdated atomic.Bool    // the last list failed, left a pod unknown, may lack one, or have one too many
-	polls    sync.WaitGroup // calls of GetPodStatus that list did not wait for
+	outdated atomic.Bool // the last list failed, left a pod unknown, may lack one, or have one too many
+	polls    group       // calls of GetPodStatus that list did not wait for
+}
+
+// A group is a WaitGroup to which a List that comes too late adds nothing.
+type group struct {
+	mu    sync.Mutex
+	ended bool
+	wg    sync.WaitGroup
+}
+
+// begin calls f in a goroutine, and returns true, unless wait was called.
+func (g *group) begin(f func()) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.ended {
+		g.wg.Go(f)
+	}
+	return !g.ended
+}
+
+// wait waits for the functions that were begun, and ends the group.
+func (g *group) wait() {
+	g.mu.Lock()
+	g.ended = true
+	g.mu.Unlock()
+	g.wg.Wait()
 }
 
 // ErrOtherPod is wrapped by the error of a call about a pod whose name another pod has in
@@ -361,17 +386,22 @@ func (f *finder) poll(ctx, own context.Context, refs []podsync.Ref, begun time.T
 			continue
 		}
 		round.Add(1)
-		f.polls.Go(func() {
-			defer round.Done()
-			defer func() { <-places; f.held.endPoll(ref) }()
+		end := func() { <-places; f.held.endPoll(ref); round.Done() }
+		if !f.polls.begin(func() {
+			defer end()
 			if f.ask(own, ref) {
 				answered.Store(true)
 			} else {
 				failed.Store(true)
 			}
-		})
+		}) {
+			end()
+			return false
+		}
 	}
-	f.polls.Go(func() { round.Wait(); close(done) })
+	if !f.polls.begin(func() { round.Wait(); close(done) }) {
+		return false
+	}
 	select {
 	case <-done:
 	case <-ctx.Done():

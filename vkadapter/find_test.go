@@ -353,7 +353,7 @@ func TestPollsHavePlacesAndPatience(t *testing.T) {
 			t.Errorf("the round took %v with %d calls, answered %v", took, len(s.hung), answered)
 		}
 		close(s.open)
-		a.finder.polls.Wait()
+		a.finder.polls.wg.Wait()
 		late := slices.DeleteFunc(slices.Clone(refs), func(ref podsync.Ref) bool { return a.held.state(ref).Status.Phase != "" })
 		if len(late) != 20-pollPlaces {
 			t.Errorf("%d pods have no status", len(late))
@@ -362,6 +362,21 @@ func TestPollsHavePlacesAndPatience(t *testing.T) {
 			t.Errorf("the next round did not ask about the pods that had no place: %d calls", len(s.hung))
 		}
 	})
+}
+
+// A List that comes after the end of Watch begins no call that nothing would wait for.
+func TestNoPollsAfterTheEnd(t *testing.T) {
+	s := &scripted{status: withStatus("Running")}
+	a := adapterOf(t, s, Config{})
+	a.finder.polls.wait()
+	for range 2 { // a pod that was not asked about does not stay marked
+		if a.finder.poll(t.Context(), t.Context(), []podsync.Ref{refWeb}, time.Now().Add(time.Hour)) || a.finder.poll(t.Context(), t.Context(), nil, time.Now()) {
+			t.Error("a round without a call is enough")
+		}
+	}
+	if len(s.calls) > 0 || a.held.pods[refWeb].polling {
+		t.Errorf("calls %v, polling %v", s.calls, a.held.pods[refWeb].polling)
+	}
 }
 
 // slowStatuses is a provider whose statuses come when open is closed.
@@ -443,9 +458,18 @@ type creating struct {
 	after   func() // after DeletePod
 }
 
-func (c *creating) CreatePod(context.Context, *corev1.Pod) error { c.created++; return nil }
-func (*creating) UpdatePod(context.Context, *corev1.Pod) error   { return nil }
+func (c *creating) CreatePod(context.Context, *corev1.Pod) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.created++
+	return nil
+}
+
+func (*creating) UpdatePod(context.Context, *corev1.Pod) error { return nil }
+
 func (c *creating) DeletePod(_ context.Context, pod *corev1.Pod) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.grace = pod.DeletionGracePeriodSeconds
 	if c.after != nil {
 		c.after()

@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,21 +41,42 @@ type noListener struct{ net.Listener }
 
 func (noListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
 
+// counts counts calls that come from several goroutines.
+type counts struct {
+	mu sync.Mutex
+	by map[string]int
+}
+
+func (c *counts) add(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.by == nil {
+		c.by = make(map[string]int)
+	}
+	c.by[what]++
+}
+
+func (c *counts) of(what string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.by[what]
+}
+
 // The hooks of the program are called beside those of NewNode, which bind the controllers: a Node
 // that is deleted is registered again.
 func TestHooksOfTheProgramAreCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		calls := map[string]int{}
+		var calls counts
 		n, err := NewNode("vk", newScripted, NodeConfig{
 			Client: s.Client(apitest.User{}), InternalIP: "192.0.2.1", Listener: newSilentListener(), LockDir: t.TempDir(),
 			Status: func(cfg *nodestatus.Config) {
-				cfg.Hooks.Registered = func(r nodestatus.Registered) { calls["registered "+r.NodeName]++ }
+				cfg.Hooks.Registered = func(r nodestatus.Registered) { calls.add("registered " + r.NodeName) }
 			},
 			Lease: func(cfg *lease.Config) {
-				cfg.Hooks.PhaseChanged = func(p lease.PhaseChanged) { calls[fmt.Sprint("phase ", p.To)]++ }
-				cfg.Hooks.Recovered = func(r lease.Recovered) { calls["recovered "+r.NodeName]++ }
-				cfg.Hooks.Deleted = func(d lease.Deleted) { calls["deleted "+d.NodeName]++ }
+				cfg.Hooks.PhaseChanged = func(p lease.PhaseChanged) { calls.add(fmt.Sprint("phase ", p.To)) }
+				cfg.Hooks.Recovered = func(r lease.Recovered) { calls.add("recovered " + r.NodeName) }
+				cfg.Hooks.Deleted = func(d lease.Deleted) { calls.add("deleted " + d.NodeName) }
 			},
 		})
 		if err != nil {
@@ -65,8 +87,8 @@ func TestHooksOfTheProgramAreCalled(t *testing.T) {
 		go func() { done <- n.Run(ctx) }()
 		time.Sleep(time.Second) // registered and held at once, not with the next turn of the lease
 		synctest.Wait()
-		if calls["registered vk"] != 1 || calls["phase Held"] != 1 {
-			t.Errorf("calls %v", calls)
+		if calls.of("registered vk") != 1 || calls.of("phase Held") != 1 {
+			t.Errorf("calls %v", calls.by)
 		}
 		select {
 		case <-n.Ready().Done():
@@ -83,15 +105,15 @@ func TestHooksOfTheProgramAreCalled(t *testing.T) {
 		}
 		away()
 		time.Sleep(time.Minute)
-		if calls["recovered vk"] != 1 {
-			t.Errorf("calls %v after an outage", calls)
+		if calls.of("recovered vk") != 1 {
+			t.Errorf("calls %v after an outage", calls.by)
 		}
 		apitest.Delete[*corev1.Node](s, "", "vk")
 		apitest.Delete[*coordinationv1.Lease](s, corev1.NamespaceNodeLease, "vk")
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if calls["registered vk"] != 2 || calls["deleted vk"] != 1 || apitest.Get[*corev1.Node](s, "", "vk") == nil {
-			t.Errorf("calls %v after the deletion", calls)
+		if calls.of("registered vk") != 2 || calls.of("deleted vk") != 1 || apitest.Get[*corev1.Node](s, "", "vk") == nil {
+			t.Errorf("calls %v after the deletion", calls.by)
 		}
 		cancel()
 		if err := <-done; err != nil {
