@@ -372,9 +372,8 @@ func (f *finder) lookUp(ctx context.Context, candidates []podsync.Ref) (refs []p
 func (f *finder) poll(ctx, own context.Context, refs []podsync.Ref, begun time.Time) bool {
 	ctx, cancel := context.WithTimeout(ctx, pollPatience)
 	defer cancel()
-	places, done := make(chan struct{}, pollPlaces), make(chan struct{})
-	var round sync.WaitGroup
-	var answered, failed atomic.Bool
+	places, answers := make(chan struct{}, pollPlaces), make(chan bool, len(refs))
+	asked := 0
 	for _, ref := range refs {
 		if !f.held.beginPoll(ref, begun) {
 			continue
@@ -385,28 +384,27 @@ func (f *finder) poll(ctx, own context.Context, refs []podsync.Ref, begun time.T
 			f.held.endPoll(ref)
 			continue
 		}
-		round.Add(1)
-		end := func() { <-places; f.held.endPoll(ref); round.Done() }
 		if !f.polls.begin(func() {
-			defer end()
-			if f.ask(own, ref) {
-				answered.Store(true)
-			} else {
-				failed.Store(true)
-			}
+			answered := f.ask(own, ref)
+			<-places
+			f.held.endPoll(ref)
+			answers <- answered
 		}) {
-			end()
-			return false
+			f.held.endPoll(ref)
+			return false // Watch has ended
+		}
+		asked++
+	}
+	succeeded, failed := false, false
+	for range asked {
+		select {
+		case answered := <-answers:
+			succeeded, failed = succeeded || answered, failed || !answered
+		case <-ctx.Done():
+			return succeeded && !failed
 		}
 	}
-	if !f.polls.begin(func() { round.Wait(); close(done) }) {
-		return false
-	}
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
-	return answered.Load() && !failed.Load()
+	return succeeded && !failed
 }
 
 // ask calls GetPodStatus, and reports whether it has returned a status. One that panics has not.

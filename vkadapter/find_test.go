@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
+	"github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -64,10 +65,10 @@ func (s *scripted) GetPods(context.Context) ([]*corev1.Pod, error) {
 	return s.list, s.listErr
 }
 
-func adapterOf(t *testing.T, s *scripted, cfg Config) *Adapter {
+func adapterOf(t *testing.T, provider node.PodLifecycleHandler, cfg Config) *Adapter {
 	t.Helper()
 	cfg.NodeName = "vk"
-	a, err := New(s, cfg)
+	a, err := New(provider, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,14 +182,9 @@ func (b byUID) GetPodStatusByUID(context.Context, string, string, types.UID) (*c
 
 // Only an instance without a UID is asked for by its name.
 func TestWhoIsAskedForByUID(t *testing.T) {
-	nameless, stray := refWeb, refWeb
-	nameless.UID, stray.UID = "", strayUID(nameOf(refWeb))
 	for ref, want := range map[podsync.Ref]string{refWeb: "GetPodByUID GetPodStatusByUID", nameless: "GetPod GetPodStatus", stray: "GetPod GetPodStatus"} {
 		s := &scripted{pod: webPod("", "Running")}
-		a, err := New(byUID{s}, Config{NodeName: "vk"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := adapterOf(t, byUID{s}, Config{})
 		if _, err := a.finder.find(t.Context(), ref, nil); err != nil || strings.Join(s.calls, " ") != want {
 			t.Errorf("%v: %v after %v, want %s", ref, err, s.calls, want)
 		}
@@ -226,8 +222,6 @@ func TestFindHasTheNewestStatus(t *testing.T) {
 
 // Whose is an instance that has no UID, and whose name no pod of this node has?
 func TestTheOwnerOfAStray(t *testing.T) {
-	stray := refWeb
-	stray.UID = strayUID(nameOf(refWeb))
 	forbidden := apierrors.NewForbidden(corev1.Resource("pods"), "web", errors.New("a node's credentials"))
 	get := apitest.Match{Verb: "get", Resource: "pods"}
 	for name, c := range map[string]struct {
@@ -255,7 +249,6 @@ func TestTheOwnerOfAStray(t *testing.T) {
 			if c.node != "" {
 				c.pod.Spec.NodeName = c.node
 			}
-			c.pod.Spec.Containers[0].Image = "none"
 			s.Put(c.pod)
 		}
 		for _, fault := range c.faults {
@@ -281,12 +274,9 @@ func TestTheOwnerOfAStray(t *testing.T) {
 func TestStopOfAStrayThatHasAnOwner(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	owner := webPod("1", "Running")
-	owner.Spec.Containers[0].Image = "none"
 	s.Put(owner)
 	provider := &scripted{}
 	a := adapterOf(t, provider, Config{Client: s.Client(apitest.User{}).CoreV1()})
-	stray := refWeb
-	stray.UID = strayUID(nameOf(refWeb))
 	st, err := a.Stop(t.Context(), stray, podsync.StopOptions{})
 	if err != nil || !st.Stopped || st.Ref != stray || len(provider.calls) > 0 {
 		t.Errorf("%+v, %v, calls %v", st, err, provider.calls)
@@ -339,10 +329,7 @@ func TestAPodAboutWhichGetPodFailsStaysInTheList(t *testing.T) {
 func TestPollsHavePlacesAndPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowStatuses{open: make(chan struct{}), hung: make(chan struct{}, 100)}
-		a, err := New(s, Config{NodeName: "vk"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := adapterOf(t, s, Config{})
 		var refs []podsync.Ref
 		for i := range 20 {
 			refs = append(refs, podsync.Ref{Namespace: "default", Name: fmt.Sprint("pod-", i), UID: "1"})
@@ -415,10 +402,7 @@ func TestWhenPollsAreEnough(t *testing.T) {
 // The provider does not show a pod after a call about it: the state is what is remembered.
 func TestCallsWithoutALaterAnswer(t *testing.T) {
 	s := &creating{scripted: scripted{podErr: errdefs.NotFound("no job")}}
-	a, err := New(s, Config{NodeName: "vk"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := adapterOf(t, s, Config{})
 	pod := webPod("1", "")
 	for range 2 { // the second time it is fresh
 		st, err := a.Start(t.Context(), pod)

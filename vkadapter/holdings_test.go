@@ -19,13 +19,18 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-var refWeb = podsync.Ref{Namespace: "default", Name: "web", UID: "1"}
+// A pod, and an instance of its name: without a UID, and as an instance that is nobody's.
+var (
+	refWeb   = podsync.Ref{Namespace: "default", Name: "web", UID: "1"}
+	nameless = podsync.Ref{Namespace: "default", Name: "web"}
+	stray    = podsync.Ref{Namespace: "default", Name: "web", UID: strayUID(nameOf(nameless))}
+)
 
 // webPod is the pod of refWeb, or one of its name, with a phase and a container.
 func webPod(uid types.UID, phase corev1.PodPhase) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: uid},
-		Spec:       corev1.PodSpec{NodeName: "vk", Containers: []corev1.Container{{Name: "main"}}},
+		Spec:       corev1.PodSpec{NodeName: "vk", Containers: []corev1.Container{{Name: "main", Image: "none"}}},
 		Status:     corev1.PodStatus{Phase: phase},
 	}
 	state := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
@@ -165,8 +170,8 @@ func TestNothingThatIsRememberedIsShared(t *testing.T) {
 
 // A pod without a UID is the one that holds its name.
 func TestWhoHoldsAName(t *testing.T) {
-	other, stray := refWeb, refWeb
-	other.UID, stray.UID = "2", strayUID(nameOf(refWeb))
+	other := refWeb
+	other.UID = "2"
 	for name, c := range map[string]struct {
 		do   func(h *holdings)
 		want types.UID
@@ -211,8 +216,6 @@ func TestWhoHoldsAName(t *testing.T) {
 
 // The instance that had no UID is the pod that takes its name.
 func TestAPodThatTakesItsNameReplacesTheNamelessInstance(t *testing.T) {
-	nameless, stray := refWeb, refWeb
-	nameless.UID, stray.UID = "", strayUID(nameOf(refWeb))
 	h := remember()
 	h.shown(nameless, webPod("", "Running"), true)
 	h.shown(stray, webPod("", "Running"), true)
@@ -281,8 +284,7 @@ func TestPodsThatAListLacks(t *testing.T) {
 // minutes.
 func TestWhatAListForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		nameless, stray, gone := refWeb, refWeb, refWeb
-		nameless.UID, stray.UID = "", strayUID(nameOf(refWeb))
+		gone := refWeb
 		gone.Name, gone.UID = "gone", strayUID(types.NamespacedName{Namespace: "default", Name: "gone"})
 		h := remember()
 		h.shown(nameless, webPod("", "Running"), true)
@@ -496,8 +498,6 @@ func TestThePodForDeletePod(t *testing.T) {
 		!maps.Equal(got.Annotations, map[string]string{"mine": "1", "job": "7"}) || len(got.Spec.Containers) != 1 {
 		t.Errorf("%+v", got)
 	}
-	stray := refWeb
-	stray.UID = strayUID(nameOf(refWeb))
 	if got := h.pod(stray); got.UID != "" || got.Name != "web" || got.Namespace != "default" {
 		t.Errorf("the stray is %+v", got)
 	}

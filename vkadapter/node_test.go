@@ -36,10 +36,19 @@ func newScripted(nodeutil.ProviderConfig) (*scripted, node.NodeProvider, error) 
 	return &scripted{}, nil, nil
 }
 
-// noListener accepts nothing.
-type noListener struct{ net.Listener }
-
-func (noListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+// run runs a node. The returned function ends it.
+func run(t *testing.T, n *Node) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
 
 // counts counts calls that come from several goroutines.
 type counts struct {
@@ -82,9 +91,7 @@ func TestHooksOfTheProgramAreCalled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
+		end := run(t, n)
 		time.Sleep(time.Second) // registered and held at once, not with the next turn of the lease
 		synctest.Wait()
 		if calls.of("registered vk") != 1 || calls.of("phase Held") != 1 {
@@ -115,10 +122,7 @@ func TestHooksOfTheProgramAreCalled(t *testing.T) {
 		if calls.of("registered vk") != 2 || calls.of("deleted vk") != 1 || apitest.Get[*corev1.Node](s, "", "vk") == nil {
 			t.Errorf("calls %v after the deletion", calls.by)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		end()
 	})
 }
 
@@ -126,8 +130,10 @@ func TestHooksOfTheProgramAreCalled(t *testing.T) {
 func TestAPartThatEndsEndsTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
+		listener := newSilentListener()
+		_ = listener.Close()
 		n, err := NewNode("vk", newScripted, NodeConfig{
-			Client: s.Client(apitest.User{}), InternalIP: "192.0.2.1", Listener: noListener{newSilentListener()}, LockDir: t.TempDir(),
+			Client: s.Client(apitest.User{}), InternalIP: "192.0.2.1", Listener: listener, LockDir: t.TempDir(),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -138,11 +144,8 @@ func TestAPartThatEndsEndsTheNode(t *testing.T) {
 	})
 }
 
-// silentListener accepts when it is closed.
-type silentListener struct {
-	noListener
-	done chan struct{}
-}
+// silentListener accepts nothing.
+type silentListener struct{ done chan struct{} }
 
 func newSilentListener() *silentListener { return &silentListener{done: make(chan struct{})} }
 
@@ -177,9 +180,7 @@ func TestANodeListensAtItsAddress(t *testing.T) {
 	if len(server.Certificate.Hosts) != 1 || server.Certificate.Hosts[0] != "192.0.2.1" || len(server.Checks) != 3 {
 		t.Errorf("the server's configuration is %+v", server)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- first.Run(ctx) }()
+	end := run(t, first)
 	<-first.Ready().Done()
 	address := fmt.Sprintf("127.0.0.1:%d", apitest.Get[*corev1.Node](s, "", "first").Status.DaemonEndpoints.KubeletEndpoint.Port)
 	conn, err := net.Dial("tcp", address)
@@ -195,10 +196,7 @@ func TestANodeListensAtItsAddress(t *testing.T) {
 	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), address) {
 		t.Errorf("Run = %v, want an error with the address that is in use", err)
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	end()
 	if conn, err := net.Dial("tcp", address); err == nil {
 		_ = conn.Close()
 		t.Error("the address is served after Run")
@@ -305,9 +303,7 @@ func TestPodsOfALister(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
+		end := run(t, n)
 		time.Sleep(time.Second)
 		selector, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
 		if err != nil {
@@ -319,10 +315,7 @@ func TestPodsOfALister(t *testing.T) {
 		if err := errors.Join(err1, err2, err3); err != nil || len(all) != 2 || len(own) != 1 || own[0].Namespace != "other" || one.Name != "db" || one.Namespace != "other" {
 			t.Errorf("%d pods, %d in a namespace, and %v (%v)", len(all), len(own), one, err)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		end()
 		if _, err := pc.Pods.Pods("other").Get("db"); !errors.Is(err, errNotRunning) {
 			t.Errorf("after Run: %v", err)
 		}
@@ -335,7 +328,6 @@ func TestWhatTheControllerKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		ended := webPod("1", "Succeeded")
-		ended.Spec.Containers[0].Image = "none"
 		s.Put(ended)
 		orphan := webPod("2", "Running")
 		orphan.Name, orphan.Spec.NodeName = "orphan", ""
@@ -345,9 +337,7 @@ func TestWhatTheControllerKnows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
+		end := run(t, n)
 		time.Sleep(10 * time.Second)
 		f := n.adapter.finder
 		pod := func(name string, uid types.UID, node string) *corev1.Pod {
@@ -388,9 +378,6 @@ func TestWhatTheControllerKnows(t *testing.T) {
 				t.Errorf("a name is free, and without a %s nobody can tell", what)
 			}
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		end()
 	})
 }
