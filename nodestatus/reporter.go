@@ -148,15 +148,14 @@ func (r *reporter) conditions(ctx context.Context, n *node, changes []status.Con
 	}
 }
 
-// event records an event about the Node. The API allows notes of 1,024 bytes, as many
-// as we allow the message of a condition.
+// event records an event about the Node.
 func (r *reporter) event(ctx context.Context, name string, uid types.UID, kind, reason, action, note string) {
 	if r.cfg.EventRecorder == nil {
 		return
 	}
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}
 	report.Call(ctx, r.cfg.ErrorHandler, "EventRecorder", func() {
-		r.cfg.EventRecorder.Eventf(node, nil, kind, reason, action, "%s", status.Cut(note))
+		r.cfg.EventRecorder.Eventf(node, nil, kind, reason, action, "%s", report.Note(note))
 	})
 }
 

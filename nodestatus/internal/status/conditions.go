@@ -59,7 +59,7 @@ func complementConditions(status *corev1.NodeStatus, failures []Failure, complet
 	for i := range status.Conditions {
 		c := &status.Conditions[i]
 		c.LastHeartbeatTime, c.LastTransitionTime = metav1.Time{}, metav1.Time{}
-		c.Reason, c.Message = text(c.Reason), Cut(text(c.Message))
+		c.Reason, c.Message = text(c.Reason), cut(text(c.Message))
 	}
 }
 
@@ -130,8 +130,8 @@ func explain(f Failure) (reason, message string) {
 // would count as another client's.
 func text(s string) string { return strings.ToValidUTF8(s, string(utf8.RuneError)) }
 
-// Cut shortens a message to maxMessage bytes without splitting a character.
-func Cut(message string) string {
+// cut shortens a message to maxMessage bytes without splitting a character.
+func cut(message string) string {
 	if len(message) <= maxMessage {
 		return message
 	}

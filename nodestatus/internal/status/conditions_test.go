@@ -78,7 +78,7 @@ func TestComplementConditionsPutsReadyLast(t *testing.T) {
 
 // A message that is no text is cut too.
 func TestCutOfBytesThatAreNoText(t *testing.T) {
-	if got := Cut(strings.Repeat("\x80", maxMessage+1)); got != " ..." {
+	if got := cut(strings.Repeat("\x80", maxMessage+1)); got != " ..." {
 		t.Errorf("%q", got)
 	}
 }
