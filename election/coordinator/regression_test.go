@@ -124,6 +124,23 @@ func TestControllerRegressions(t *testing.T) {
 			}
 			r.want("transitions", *r.lease().Spec.LeaseTransitions, 0)
 		}},
+		{"a leader leaves, and withdraws just after it was pinged", func(r *ctlRig) {
+			// The watch delivers the end of the record before the answer to the ping arrives.
+			a, _ := r.pair()
+			a.set(func(s *ctlStub) { s.deaf = true })
+			r.server.Inject(apitest.Fault{
+				Match: apitest.Match{Verb: "patch", Resource: "leasecandidates", User: ctlUser}, Times: 1,
+				Served: func(apitest.Request) {
+					a.stop()
+					apitest.Delete[*coordinationv1beta1.LeaseCandidate](r.server, ctlNamespace, "a")
+					time.Sleep(time.Millisecond)
+				},
+			})
+			apitest.Edit(r.server, ctlNamespace, ctlLease, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("") })
+			r.advance(100 * time.Millisecond)
+			r.want("holder", r.holder(), "b")
+			r.want("calls of hooks", r.told(), []string{"elected b"})
+		}},
 		{"a silent candidate costs nothing until it is collected", func(r *ctlRig) {
 			_, b := r.pair()
 			b.stop()

@@ -62,6 +62,7 @@ type Machine struct {
 	sighting
 	follower
 	lastRead time.Duration // when the last GET was answered
+	buried   types.UID     // of the last Lease that the watch showed to be deleted; "" for none
 	settled  bool          // a Lease was seen, or its creation would be
 	// blind means that the next event of the watch may stand for several states, because
 	// the watch began without a version, at blindSince.
@@ -469,8 +470,8 @@ func (m *Machine) observe(now Instant, l *coordinationv1.Lease, deleted bool, fr
 	if spec.Older(versionOf(l), versionOf(m.lease)) {
 		return
 	}
-	if deleted {
-		l = nil
+	if deleted && l != nil {
+		l, m.buried = nil, l.UID
 	}
 	m.accept(now, l, from)
 }
@@ -620,6 +621,9 @@ func (m *Machine) delay(now time.Duration, failures int, asked time.Duration) ti
 
 // stored updates m after a successful write.
 func (m *Machine) stored(now Instant, e Answered[*coordinationv1.Lease]) {
+	if m.buried != "" && e.Object.UID == m.buried {
+		return // and deleted, which the watch has delivered before this answer
+	}
 	switch e.Op {
 	case Claim:
 		m.claimed(now, e.At, e.Object)

@@ -36,6 +36,7 @@ var update = flag.Bool("update", false, "rewrite the decisions in testdata")
 //	ok                the request is answered as the API server does
 //	fail              it fails, and has no effect
 //	lose              it has its effect, and the answer is lost
+//	stored, answer    it has its effect; the answer comes later
 //	WHO FIELD=VALUE…  another client writes the Lease: it creates it if there is none;
 //	                  renew, release and claim stand for what candidates write
 //	delete            another client deletes the Lease
@@ -112,9 +113,11 @@ type player struct {
 	sent Instant // when it was sent
 
 	versions
-	lease  *coordinationv1.Lease // nil if it does not exist
-	backup *coordinationv1.Lease
-	last   string // the state that was described last
+	lease   *coordinationv1.Lease // nil if it does not exist
+	backup  *coordinationv1.Lease
+	deleted types.UID // of the Lease that does not exist any more
+	late    func()    // the answer of a request that was carried out
+	last    string    // the state that was described last
 }
 
 // versions counts the versions and objects of an API server.
@@ -218,12 +221,17 @@ func (p *player) play(words []string) []string {
 		p.answerTo(p.sent, p.step.Op, l, failed)
 	case "fail":
 		p.answer(p.step.Op, nil, &Outcome{Answer: Failed})
+	case "stored":
+		l, failed := p.serve()
+		p.late = func() { p.answerTo(p.sent, p.step.Op, l, failed) }
+	case "answer":
+		p.late()
 	case "lose":
 		p.serve()
 		p.answer(p.step.Op, nil, errServer)
 	case "delete":
 		p.version++
-		p.lease = nil
+		p.lease, p.deleted = nil, p.lease.UID
 	case "backup":
 		p.backup = p.lease.DeepCopy()
 	case "restore":
@@ -232,6 +240,7 @@ func (p *player) play(words []string) []string {
 		l := p.lease.DeepCopy()
 		if l == nil {
 			l = leaseOf("", 0, atVersion(strconv.Itoa(p.version)))
+			l.UID = p.deleted
 		}
 		p.apply(p.now, WatchWorks{})
 		p.apply(p.now, Seen[*coordinationv1.Lease]{Object: l, Deleted: p.lease == nil})

@@ -12,6 +12,7 @@ import (
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
@@ -26,6 +27,7 @@ type Upkeep struct {
 	// Invariant: there is no object before one was observed.
 	known   bool
 	object  *coordinationv1beta1.LeaseCandidate // nil if it does not exist
+	buried  types.UID                           // of the last one that the watch showed to be deleted; "" for none
 	written time.Duration                       // when it was last written
 	renewAt time.Duration
 	denials int           // writes in a row that failed
@@ -161,8 +163,8 @@ func (u *Upkeep) observe(o *coordinationv1beta1.LeaseCandidate, deleted bool) {
 	if u.object != nil && o != nil && spec.Older(o.ResourceVersion, u.object.ResourceVersion) {
 		return
 	}
-	if deleted {
-		o = nil
+	if deleted && o != nil {
+		o, u.buried = nil, o.UID
 	}
 	u.known, u.object = true, o
 }
@@ -194,6 +196,9 @@ func (u *Upkeep) done(now time.Duration, e Answered[*coordinationv1beta1.LeaseCa
 	switch {
 	case gone:
 		o = nil
+	case e.Op != Read && u.buried != "" && o.UID == u.buried:
+		u.written = now // and deleted, which the watch has delivered before this answer
+		return
 	case e.Op != Read:
 		u.written = now
 		u.renewAt = now + time.Duration((0.9+0.2*u.rules.Random())*float64(recordInterval))

@@ -29,6 +29,7 @@ import (
 //	until, serve, ok, fail, lose, delete, backup, restore, watch, gone
 //	                   as for the Lease; "ok T" for an answer at T
 //	late [deleted]     the watch delivers the object of the last backup
+//	stored, answer     the request is carried out; its answer comes later
 //	refused            the watch was refused
 //	throttle T         the request fails, and is not to be repeated before T
 //	other FIELD=VALUE… another client writes the object, and creates it if there is none
@@ -45,6 +46,8 @@ type keeperPlayer struct {
 
 	versions
 	stored, backup *coordinationv1beta1.LeaseCandidate // nil if it does not exist
+	deleted        *coordinationv1beta1.LeaseCandidate // as it was, if it does not exist
+	late           func()                              // the answer of a request that was carried out
 	webhook        bool
 	last           string // the state that was described last
 }
@@ -174,9 +177,14 @@ func (p *keeperPlayer) play(words []string) (out []string) {
 	case "lose":
 		p.serve()
 		p.answer(nil, *errServer)
+	case "stored":
+		o, outcome := p.serve()
+		p.late = func() { p.answer(o, outcome) }
+	case "answer":
+		p.late()
 	case "delete":
 		p.version++
-		p.stored = nil
+		p.deleted, p.stored = p.stored, nil
 	case "backup":
 		p.backup = p.stored.DeepCopy()
 	case "restore":
@@ -187,6 +195,9 @@ func (p *keeperPlayer) play(words []string) (out []string) {
 			o, deleted = p.backup.DeepCopy(), len(words) > 1
 		} else if deleted {
 			o = &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "me", ResourceVersion: strconv.Itoa(p.version)}}
+			if p.deleted != nil {
+				o.UID = p.deleted.UID
+			}
 		}
 		p.apply(WatchWorks{})
 		p.apply(Seen[*coordinationv1beta1.LeaseCandidate]{Object: o, Deleted: deleted})

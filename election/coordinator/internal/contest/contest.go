@@ -32,6 +32,7 @@ type Contest struct {
 	pulseAt    time.Time             // when a renewal was last observed
 	termAt     time.Time             // when the present term was first observed
 	lookedAt   time.Time             // when the Lease was last read
+	buried     types.UID             // of the last Lease that was deleted; "" for none
 	offersFrom time.Time             // of Tick
 	// assignee is the candidate to which this controller assigned the Lease and that
 	// has not renewed it yet.
@@ -162,6 +163,7 @@ func (c *Contest) Apply(now time.Time, e Event) (effects Effects) {
 		}
 	case LeaseGone:
 		if c.lease != nil && c.lease.UID == e.UID { // else it was re-created
+			c.buried = e.UID
 			c.observe(now, nil)
 			effects.Decide = true
 		}
@@ -282,7 +284,8 @@ func (c *Contest) tokensOf(now time.Time) float64 {
 //
 // The result of a GET counts even if its version is lower, because the API server may
 // have been restored from a backup, unless the watch has delivered another object in
-// the meantime.
+// the meantime. The answer to a write may come after the watch has delivered that the
+// object was deleted, which no other event would tell.
 func (c *Contest) answered(now time.Time, e Answered) {
 	known := c.candidates[e.To.Name]
 	if e.To.Do.OfCandidate() {
@@ -290,8 +293,8 @@ func (c *Contest) answered(now time.Time, e Answered) {
 		switch {
 		case e.Gone:
 			c.dismiss(e.To.Name, e.To.UID)
-		case got == nil:
-		case known == nil || known.UID != got.UID || e.Read && known.Version == e.To.Version || !isSeen(got.Version, known.Version):
+		case got == nil, known == nil:
+		case e.Read && known.Version == e.To.Version, !isSeen(got.Version, known.Version):
 			c.admit(now, *got, false)
 		}
 		return
@@ -300,12 +303,17 @@ func (c *Contest) answered(now time.Time, e Answered) {
 		c.lookedAt = now
 	}
 	asKnown := e.Read && c.lease == e.To.Lease
-	if asKnown || e.Lease != nil && (c.lease == nil || !isSeen(e.Lease.ResourceVersion, c.lease.ResourceVersion)) {
+	if asKnown || e.Lease != nil && !c.isBuried(e.Lease) && (c.lease == nil || !isSeen(e.Lease.ResourceVersion, c.lease.ResourceVersion)) {
 		c.observe(now, e.Lease)
 	}
 	if e.To.Do == Assign && !e.Read && c.Holder() == e.To.Name {
 		c.assignee = known
 	}
+}
+
+// isBuried reports whether the Lease is the one that was deleted last.
+func (c *Contest) isBuried(lease *coordinationv1.Lease) bool {
+	return c.buried != "" && lease.UID == c.buried
 }
 
 // concluded schedules the next request after the result of one.

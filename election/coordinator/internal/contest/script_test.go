@@ -15,6 +15,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
 
@@ -28,8 +29,11 @@ var update = flag.Bool("update", false, "rewrite the decisions in testdata")
 //	NAME gone             its LeaseCandidate was deleted
 //	lease FIELD=VALUE…    another client writes the Lease: holder, prefers, duration; renew
 //	lease gone            it was deleted
+//	lease seen            the watch shows it as it is
 //	until T               lets time pass until a request is sent, or until T
 //	ok                    the request is answered as the API server does
+//	stored                it is carried out, and the answer comes later
+//	answer                that answer arrives
 //	fail                  it fails; conflict and refused fail in that way
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
@@ -87,6 +91,7 @@ type player struct {
 	stored  *coordinationv1.Lease
 	objects map[string]Candidate
 	step    Decision // the request under way
+	answer  Answered // of a request that was carried out, on its way
 }
 
 func newPlayer(t *testing.T) *player {
@@ -111,6 +116,11 @@ func (p *player) play(words []string) []string {
 	case words[0] == "ok":
 		e := p.serve()
 		return append(p.tell(e), p.tell(Concluded{To: p.step})...)
+	case words[0] == "stored":
+		p.answer = p.serve()
+		return nil
+	case words[0] == "answer":
+		return append(p.tell(p.answer), p.tell(Concluded{To: p.step})...)
 	case words[0] == "fail":
 		return p.tell(Concluded{To: p.step, Result: Failed})
 	case words[0] == "refused":
@@ -121,6 +131,8 @@ func (p *player) play(words []string) []string {
 		gone := LeaseGone{UID: p.stored.UID}
 		p.stored = nil
 		return p.tell(gone)
+	case words[0] == "lease" && words[1] == "seen":
+		return p.tell(LeaseSeen{Lease: p.stored.DeepCopy()})
 	case words[0] == "lease":
 		p.write(func(l *coordinationv1.Lease) {
 			for _, change := range words[1:] {
@@ -154,6 +166,7 @@ func (p *player) play(words []string) []string {
 			minor, _ = strconv.Atoi(words[2])
 		}
 		c = nominee(words[0], minor).Candidate
+		c.UID = types.UID(fmt.Sprint(words[0], p.version))
 	}
 	c.Version, c.RenewTime = strconv.Itoa(p.version), max(p.time().UnixMicro(), c.PingTime)
 	p.objects[words[0]] = c
@@ -171,6 +184,7 @@ func (p *player) write(change func(*coordinationv1.Lease)) {
 	l := p.stored.DeepCopy()
 	if l == nil {
 		l = leaseAt(0, "")
+		l.UID = types.UID(fmt.Sprint("l", p.version))
 		l.Spec.LeaseTransitions = ptr.To[int32](0)
 	}
 	change(l)
