@@ -30,6 +30,7 @@ import (
 // Durations of faults, in virtual time.
 const (
 	slowFor   = 5 * time.Second
+	answerIn  = time.Second
 	lateFor   = 10 * time.Second
 	dropFor   = 5 * time.Second
 	staleFor  = 15 * time.Second
@@ -64,6 +65,7 @@ type Fault struct {
 //	crash before       the process ends before a write or call, and starts again
 //	crash after        the process ends after a write or call, before its answer
 //	lost answer        a write is stored, and its answer is lost
+//	late answer        a write is stored, and its answer comes a second later, after the events
 //	409                an update or patch is refused with Conflict
 //	429                a request is refused with TooManyRequests, Retry-After 1
 //	500, 503, reset    a request is refused, or its connection breaks
@@ -97,6 +99,21 @@ func Faults() []Fault {
 					err = apitest.ErrConnReset
 				}
 				return nil, err
+			}
+		}},
+		{Name: "late answer", places: writes, lasts: answerIn, apply: func(x *exchange) {
+			send := x.send
+			x.send = func() (*http.Response, error) {
+				resp, err := send()
+				select {
+				case <-time.After(answerIn):
+					return resp, err
+				case <-x.ctx.Done():
+				}
+				if resp != nil {
+					resp.Body.Close()
+				}
+				return nil, x.ctx.Err()
 			}
 		}},
 		{Name: "409", places: func(p plan.Place) bool { return p.Verb == "update" || p.Verb == "patch" },

@@ -126,6 +126,49 @@ func TestNothingOfADeadProcessHasAnEffect(t *testing.T) {
 	}
 }
 
+// A program that takes the answer to a write to arrive before the events about it is found.
+func TestAnswersThatComeAfterTheEvents(t *testing.T) {
+	report := explore.Find(t, only("late answer", "slow", "late events"), func(w *explore.World) explore.Scenario {
+		return explore.Scenario{
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				maps := kubernetes.NewForConfigOrDie(p.Config).CoreV1().ConfigMaps("default")
+				stream, err := maps.Watch(ctx, metav1.ListOptions{})
+				if err != nil {
+					return err
+				}
+				defer stream.Stop()
+				var answered atomic.Bool
+				var work sync.WaitGroup
+				defer work.Wait()
+				work.Go(func() {
+					_ = create(ctx, p, "a")
+					answered.Store(true)
+				})
+				for event := range stream.ResultChan() {
+					if m, ok := event.Object.(*corev1.ConfigMap); !ok || m.Name != "a" {
+						continue
+					}
+					time.Sleep(100 * time.Millisecond)
+					if !answered.Load() {
+						_ = create(ctx, p, "unknown")
+					}
+				}
+				return nil
+			}}},
+			Steps: []explore.Step{{Name: "a", Until: has(w, "a")}},
+			Finally: func() error {
+				if has(w, "unknown")() {
+					return errors.New("an event about an object that was unknown")
+				}
+				return nil
+			},
+		}
+	})
+	if got, want := plans(report), []string{"late answer @ p: create configmaps default/a #1"}; !slices.Equal(got, want) {
+		t.Errorf("found %q, want %q", got, want)
+	}
+}
+
 // The next process has the files as they were at the crash.
 func TestDirectoryIsThatOfTheCrash(t *testing.T) {
 	report := explore.Find(t, only("crash after"), func(w *explore.World) explore.Scenario {
