@@ -6,8 +6,12 @@ package kubewright_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,68 +22,96 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-func run(ctx context.Context, client kubernetes.Interface, name string, healthy nodestatus.HealthCheck) error {
+func serve(ctx context.Context, client kubernetes.Interface, name string, provider podsync.Provider) error {
 	var leases *lease.Controller
-	node, err := nodestatus.New(nodestatus.Config{
-		Client:       client.CoreV1(),
-		NodeName:     name,
-		Setters:      []nodestatus.Setter{nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil)},
-		HealthChecks: []nodestatus.HealthCheck{healthy},
-		Gate:         func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }, // of two processes one writes
+	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) } // so that only one process acts
+	pods, err1 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider, Gate: holds})
+	node, err2 := nodestatus.New(nodestatus.Config{
+		Client: client.CoreV1(), NodeName: name, Gate: holds,
+		Setters: []nodestatus.Setter{
+			nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil), // without it the node gets no pods
+			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
+			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: name}), // kubectl logs needs one
+			nodestatus.StandardLabels(),
+		},
+		// The node is ready if the loop of podsync runs, the pods are known, and the provider answers.
+		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }, pods.CheckProvider},
 		OnShutdown:   nodestatus.ShutdownNotReady,
 		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
 	})
-	if err != nil {
-		return err
-	}
-	leases, err = lease.New(lease.Config{
-		Client:   client.CoordinationV1(),
-		NodeName: name,
-		Owner:    node.OwnerReference, // no lease without its Node
-		Gate:     node.Live,           // a stuck process must not look alive
+	leases, err3 := lease.New(lease.Config{
+		Client: client.CoordinationV1(), NodeName: name,
+		Owner: node.OwnerReference, // no lease without its Node
+		Gate:  node.Live,           // a stuck process must not look alive
+		// In a Deployment, set Process to its name and OnShutdown to lease.ShutdownExpire. Otherwise the next Pod waits.
 		Hooks: lease.Hooks{
-			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gate may be open
+			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gates may be open
 			Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },     // after an outage
+			Deleted:      func(d lease.Deleted) { node.Resync(d.NodeName) },       // the Node may be gone, too
 		},
 	})
-	if err != nil {
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	go leases.Run(ctx)
-	return node.Run(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	alive, stop := context.WithCancel(context.WithoutCancel(ctx)) // the lease is renewed until the rest has ended
+	var work, heart sync.WaitGroup
+	heart.Go(func() { err3 = leases.Run(alive); cancel() })
+	work.Go(func() { err2 = node.Run(ctx); cancel() })
+	work.Go(func() { err1 = pods.Run(ctx); cancel() })
+	work.Wait()
+	stop()
+	heart.Wait()
+	return errors.Join(err1, err2, err3)
 }
 
-// A node that registers, stays Ready and renews its Lease, with two independent
-// controllers.
+// A node that runs pods: three independent controllers, and the functions that
+// connect them.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	server := apitest.New(apitest.Options{}) // in your program: a real one
-	client := server.Client(apitest.NodeUser("n1"))
-	go run(ctx, client, "n1", func(context.Context, string) error { return nil })
+	provider := podsynctest.NewBackend(podsynctest.Options{}).Connect()
+	ended := make(chan error)
+	go func() { ended <- serve(ctx, server.Client(apitest.NodeUser("n1")), "n1", provider) }()
 
-	w, err := server.Client(apitest.User{}).CoordinationV1().Leases("kube-node-lease").Watch(ctx, metav1.ListOptions{})
+	server.Put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "web", Image: "registry.example/web:1"}}},
+	})
+	w, err := server.Client(apitest.User{}).CoreV1().Pods("default").Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	<-w.ResultChan() // the lease exists, so the Node does
-	node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
+	for event := range w.ResultChan() {
+		if pod, ok := event.Object.(*corev1.Pod); ok && pod.Status.Phase == corev1.PodRunning {
+			fmt.Println("pod", pod.Name, pod.Status.Phase)
+			break
+		}
 	}
-	conditions := node.Status.Conditions
-	ready := conditions[len(conditions)-1]
-	fmt.Println(node.Name, ready.Type, ready.Status)
-	// Output: n1 Ready True
+	cancel()
+	fmt.Println("ended:", <-ended)
+	conditions := apitest.Get[*corev1.Node](server, "", "n1").Status.Conditions
+	i := slices.IndexFunc(conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	fmt.Println("node Ready:", conditions[i].Status)
+	// Output:
+	// pod web Running
+	// ended: <nil>
+	// node Ready: False
 }
 
-// TestREADMEShowsTheExample checks that the program in the README is this
+// TestDocumentsShowTheExample checks that the program in doc.go and in README.md is this
 // example, which compiles and runs.
-func TestREADMEShowsTheExample(t *testing.T) {
+func TestDocumentsShowTheExample(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -88,9 +120,17 @@ func TestREADMEShowsTheExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, ok := bytes.Cut(readme, []byte("```go\n"))
-	snippet, _, closed := bytes.Cut(rest, []byte("```"))
-	if !ok || !closed || !bytes.Contains(source, snippet) {
-		t.Errorf("the first program of README.md is not part of example_test.go:\n%s", snippet)
+	var comment strings.Builder
+	for line := range strings.Lines(string(doc)) {
+		if code, ok := strings.CutPrefix(line, "//\t"); ok {
+			comment.WriteString(code)
+		}
+	}
+	_, page, _ := strings.Cut(string(readme), "```go\n")
+	page, _, _ = strings.Cut(page, "```")
+	for file, shown := range map[string]string{"doc.go": comment.String(), "README.md": page} {
+		if !strings.HasPrefix(shown, "func serve(") || !bytes.Contains(source, []byte(shown)) {
+			t.Errorf("the program in %s is not part of example_test.go:\n%s", file, shown)
+		}
 	}
 }
