@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/election"
@@ -17,8 +18,10 @@ import (
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 	"github.com/kubewright/kubewright/resourceslice"
+	"github.com/kubewright/kubewright/resourceslice/claimstore"
 )
 
 type source struct{ configcheckpoint.Source }
@@ -42,6 +45,14 @@ func TestATypedNilIsNotSet(t *testing.T) {
 			return err
 		},
 		"podsync: Provider": func() error { _, err := podsync.New(podsync.Config{Provider: (*podruntime.Provider)(nil)}); return err },
+		"podenv: Secrets": func() error {
+			_, err := podenv.New(podenv.Config{Secrets: (*corev1client.CoreV1Client)(nil)})
+			return err
+		},
+		"claimstore: Claims": func() error {
+			_, err := claimstore.Open(t.Context(), claimstore.Config[string]{Claims: (*resourcev1client.ResourceV1Client)(nil)})
+			return err
+		},
 		"podruntime: Runtime": func() error {
 			_, err := podruntime.New(podruntime.Config{Runtime: (*containers)(nil)})
 			return err

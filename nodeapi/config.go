@@ -8,6 +8,7 @@ import (
 	"iter"
 	"net"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -159,6 +160,12 @@ type Certificate struct {
 	Hosts []string
 }
 
+// isNil reports whether v is nil, or an interface that holds a nil pointer, as after an
+// error of a constructor that was ignored.
+func isNil(v any) bool {
+	return v == nil || reflect.ValueOf(v).Kind() == reflect.Pointer && reflect.ValueOf(v).IsNil()
+}
+
 // complete returns a copy of cfg with defaults, and its problems.
 func complete(cfg Config) (Config, field.ErrorList) {
 	var problems field.ErrorList
@@ -173,8 +180,9 @@ func complete(cfg Config) (Config, field.ErrorList) {
 			problems = append(problems, field.Invalid(field.NewPath("NodeName"), cfg.NodeName, msg))
 		}
 	}
-	required("Backend", cfg.Backend == nil, "")
-	if cfg.Client == nil {
+	required("Backend", isNil(cfg.Backend), "it serves the logs and commands")
+	if isNil(cfg.Client) {
+		cfg.Client = nil
 		required("Client", cfg.Authenticator == nil, "unless Authenticator is set")
 		required("Client", cfg.Authorizer == nil, "unless Authorizer is set")
 		required("Client", cfg.Certificate.Dir != "", "with Certificate.Dir")

@@ -21,6 +21,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
@@ -49,6 +50,9 @@ func TestInvalidConfigNamesEveryField(t *testing.T) {
 		}
 	}
 	if _, err := New(Config{NodeName: "a", Backend: struct{}{}, Client: fake.NewClientset(), Certificate: Certificate{Dir: "d"}}); err == nil || !strings.Contains(err.Error(), "Certificate.Hosts") {
+		t.Error(err)
+	}
+	if _, err := New(Config{NodeName: "a", Backend: (*namedCheck)(nil), Client: (*kubernetes.Clientset)(nil)}); err == nil || !strings.Contains(err.Error(), "Backend: Required") || !strings.Contains(err.Error(), "Client: Required") {
 		t.Error(err)
 	}
 	s, err := New(Config{NodeName: "a", Backend: struct{}{}, Client: fake.NewClientset()})

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
@@ -880,6 +881,10 @@ func TestAnEndDuringAnOutageOfTheAPIServerIsStored(t *testing.T) {
 func TestNewNamesWhatIsWrong(t *testing.T) {
 	for want, f := range map[string]func() error{
 		"provider: Required": func() error { _, err := vkadapter.New(nil, vkadapter.Config{NodeName: "n"}); return err },
+		"provider: Required value: it runs": func() error {
+			_, err := vkadapter.New((*provider)(nil), vkadapter.Config{NodeName: "n"})
+			return err
+		},
 		"NodeName: Required": func() error {
 			_, err := vkadapter.New(&provider{}, vkadapter.Config{})
 			return err
@@ -896,6 +901,10 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 		},
 		"Client: Required": func() error {
 			_, err := vkadapter.NewNode("n", newNone, vkadapter.NodeConfig{})
+			return err
+		},
+		"Client: Required value: a": func() error {
+			_, err := vkadapter.NewNode("n", newNone, vkadapter.NodeConfig{Client: (*kubernetes.Clientset)(nil)})
 			return err
 		},
 		"InternalIP: Required": func() error {

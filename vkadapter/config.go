@@ -67,7 +67,7 @@ type Config struct {
 // name of an optional method, but another signature. New does not call the provider.
 func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 	var problems field.ErrorList
-	if provider == nil {
+	if lifecycle.IsNil(provider) {
 		problems = append(problems, field.Required(field.NewPath("provider"), "it runs the pods"))
 	}
 	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "", false)...)

@@ -141,7 +141,7 @@ func NewNode[P node.PodLifecycleHandler](name string, newProvider func(nodeutil.
 func newNode(name string, cfg NodeConfig) (*Node, error) {
 	var problems field.ErrorList
 	problems = append(problems, lifecycle.CheckFirstNode("name", name, "", false)...)
-	if cfg.Client == nil {
+	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "a clientset"))
 	}
 	if cfg.InternalIP != "" && net.ParseIP(cfg.InternalIP) == nil {

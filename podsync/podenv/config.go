@@ -70,10 +70,10 @@ type Config struct {
 // complete fills in the defaults and returns all that is wrong.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
-	if cfg.ConfigMaps == nil {
+	if lifecycle.IsNil(cfg.ConfigMaps) {
 		problems = append(problems, field.Required(field.NewPath("ConfigMaps"), "for example clientset.CoreV1()"))
 	}
-	if cfg.Secrets == nil {
+	if lifecycle.IsNil(cfg.Secrets) {
 		problems = append(problems, field.Required(field.NewPath("Secrets"), "for example clientset.CoreV1()"))
 	}
 	if cfg.Certificates != nil && cfg.ServiceAccounts == nil {

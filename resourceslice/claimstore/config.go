@@ -115,7 +115,7 @@ func (c *Config[S]) complete() error {
 		problems = append(problems, field.Invalid(field.NewPath("Driver"), c.Driver, "must be a DNS subdomain"))
 	}
 	problems = append(problems, lifecycle.Required("BootID", c.BootID != "", "the result of claimstore.BootID")...)
-	problems = append(problems, lifecycle.Required("Claims", c.Claims != nil, "for example ResourceV1 of a clientset")...)
+	problems = append(problems, lifecycle.Required("Claims", !lifecycle.IsNil(c.Claims), "for example ResourceV1 of a clientset")...)
 	problems = append(problems, lifecycle.Required("Unprepare", c.Unprepare != nil, "a function that undoes what Prepare does")...)
 	problems = append(problems, lifecycle.DefaultDuration("Interval", &c.Interval, DefaultInterval, time.Second)...)
 	if c.Name == "" {
