@@ -44,7 +44,7 @@ func Invalid(path *field.Path, value string, messages ...string) (problems field
 func CheckNamespace(path *field.Path, name string) field.ErrorList {
 	switch name {
 	case "":
-		return field.ErrorList{field.Required(path, "")}
+		return field.ErrorList{field.Required(path, "for example the namespace of the replicas")}
 	case nodeLeases:
 		return Invalid(path, name, "is for the heartbeats of nodes")
 	}
@@ -55,7 +55,7 @@ func CheckNamespace(path *field.Path, name string) field.ErrorList {
 func CheckLease(path *field.Path, name types.NamespacedName) field.ErrorList {
 	problems := CheckNamespace(path.Child("Namespace"), name.Namespace)
 	if name.Name == "" {
-		return append(problems, field.Required(path.Child("Name"), ""))
+		return append(problems, field.Required(path.Child("Name"), "for example the name of the program"))
 	}
 	return append(problems, Invalid(path.Child("Name"), name.Name, apivalidation.NameIsDNSSubdomain(name.Name, false)...)...)
 }
