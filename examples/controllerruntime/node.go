@@ -98,11 +98,19 @@ func (s *site) newNode() (*node, error) {
 			// scheduled.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
 		}},
-		Setters: []nodestatus.Setter{nodestatus.StandardLabels(), nodestatus.Capacity(corev1.ResourceList{
-			corev1.ResourceCPU:    resource.MustParse("8"),
-			corev1.ResourceMemory: resource.MustParse("32Gi"),
-			corev1.ResourcePods:   resource.MustParse("110"),
-		}, nil)},
+		Setters: []nodestatus.Setter{
+			nodestatus.StandardLabels(),
+			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
+			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: s.nodeName}),
+			nodestatus.Capacity(corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("8"),
+				corev1.ResourceMemory: resource.MustParse("32Gi"),
+				corev1.ResourcePods:   resource.MustParse("110"),
+			}, nil),
+		},
+		// CheckProvider of podsync is not one of these: the node would not be ready for a
+		// moment when another replica takes over, until that one knows the pods.
+		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return n.pods.Check(nil) }},
 		OnDeleted: nodestatus.DeletedReregister,
 		// OnShutdown is left at ShutdownLeave: the node stays Ready while
 		// another replica takes over or this one returns.

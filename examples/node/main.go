@@ -20,7 +20,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -68,7 +67,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	node, err := nodestatus.New(nodestatus.Config{
 		Client:          heart.CoreV1(),
 		NodeName:        *nodeName,
-		Template:        template(*nodeName),
+		Gate:            func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }, // of two processes one acts
+		Template:        template,
+		Setters:         setters(*nodeName),
 		HealthChecks:    []nodestatus.HealthCheck{unlessExists(*unhealthyFile)},
 		NodeCredentials: *nodeCredentials,
 		SyncInterval:    *syncInterval,
@@ -103,7 +104,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			// After such a long outage another client may have set the node to
 			// Unknown, and only a status write undoes that.
 			Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) },
-			// The Node's gate may now be open.
+			// The gate of the Node may be open now.
 			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) },
 			// The garbage collector deletes the lease when the Node is gone.
 			Deleted: func(d lease.Deleted) { node.Resync(d.NodeName) },
@@ -130,38 +131,23 @@ func newRecorder(ctx context.Context, cfg *rest.Config, component string) (event
 	return broadcaster.NewRecorder(scheme.Scheme, component), broadcaster.Shutdown, nil
 }
 
-// template returns the part of the Node that does not change while the program
-// runs.
-func template(nodeName string) *corev1.Node {
-	capacity := corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
-		corev1.ResourceMemory: resource.MustParse("1Gi"),
-		corev1.ResourcePods:   resource.MustParse("110"),
-	}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: nodeName,
-			Labels: map[string]string{
-				corev1.LabelHostname:   nodeName,
-				corev1.LabelOSStable:   runtime.GOOS,
-				corev1.LabelArchStable: runtime.GOARCH,
-			},
-		},
-		Spec: corev1.NodeSpec{
-			// Nothing here runs pods, so only pods that tolerate this may be
-			// scheduled.
-			Taints: []corev1.Taint{{Key: "kubewright.dev/no-pods", Effect: corev1.TaintEffectNoExecute}},
-		},
-		Status: corev1.NodeStatus{
-			Capacity:    capacity,
-			Allocatable: capacity,
-			NodeInfo: corev1.NodeSystemInfo{
-				OperatingSystem: runtime.GOOS,
-				Architecture:    runtime.GOARCH,
-				KubeletVersion:  "v1.37.0-kubewright",
-			},
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: nodeName}},
-		},
+// template is the part of the Node that does not change while the program runs. Nothing here
+// runs pods, so only pods that tolerate the taint may be scheduled.
+var template = &corev1.Node{Spec: corev1.NodeSpec{
+	Taints: []corev1.Taint{{Key: "kubewright.dev/no-pods", Effect: corev1.TaintEffectNoExecute}},
+}}
+
+// setters say what the machine is.
+func setters(nodeName string) []nodestatus.Setter {
+	return []nodestatus.Setter{
+		nodestatus.StandardLabels(),
+		nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0-kubewright"}),
+		nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: nodeName}),
+		nodestatus.Capacity(corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
+			corev1.ResourceMemory: resource.MustParse("1Gi"),
+			corev1.ResourcePods:   resource.MustParse("110"),
+		}, nil),
 	}
 }
 

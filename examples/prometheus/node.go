@@ -94,7 +94,13 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 			// scheduled.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
 		}},
-		Setters:    append(setters, nodestatus.Capacity(capacity, nil), nodestatus.StandardLabels()),
+		Setters: append(setters, nodestatus.Capacity(capacity, nil), nodestatus.StandardLabels(),
+			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
+			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: *opts.nodeName})),
+		HealthChecks: []nodestatus.HealthCheck{
+			func(context.Context, string) error { return n.pods.Check(nil) },
+			func(ctx context.Context, name string) error { return n.pods.CheckProvider(ctx, name) },
+		},
 		OnDeleted:  nodestatus.DeletedReregister,
 		OnShutdown: nodestatus.ShutdownNotReady,
 		Hooks:      statusHooks,
