@@ -56,9 +56,9 @@
 //
 // # Concurrency
 //
-// A Server may be used concurrently. It starts no goroutines. Only while it deletes the
-// content of a namespace, and for [Fault].CommitAfter, does it use timers. In a bubble,
-// use a Server that was made in that bubble, as [Bubble] does.
+// A Server may be used concurrently. It starts no goroutines. It uses timers in two
+// cases: while it deletes the content of a namespace, and for [Fault].CommitAfter. In a
+// bubble, use a Server that was made in that bubble, as [Bubble] does.
 //
 // # Compatibility
 //

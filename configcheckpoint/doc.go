@@ -34,8 +34,8 @@
 // A configuration is a payload of bytes, which is identified by its [Digest]. The running
 // process decodes, validates and admits a new payload, and rejects a bad one without a
 // restart. A good payload is stored and assigned. Then it runs on trial: after a restart,
-// for which Run returns ErrRestart, or at once if Config.Apply is set. If there is a newer
-// payload, that one replaces the one on trial at once.
+// for which Run returns ErrRestart, or at once if Config.Apply is set. A newer payload
+// replaces the one on trial at once.
 //
 // The trial succeeds when the configuration has been healthy for Trial.Soak in one
 // process, or on Verdict(nil). The configuration is then the last-known-good one. The trial
@@ -73,8 +73,9 @@
 //     most one change older. If both are damaged, they are renamed to slot.a.bad and
 //     slot.b.bad. Then the built-in default runs until the source assigns again.
 //   - If a copy of the record can't be read, or a newer program wrote it in a format that
-//     this program must not write, nothing is written. The program then uses the other copy
-//     or the part that it can read. If there is neither, it uses the built-in default.
+//     this program must not write, nothing is written. The program then uses the other
+//     copy or the part that it can read. If it can read neither, it uses the built-in
+//     default.
 //   - If another user owns the directory or the record, or can write to it, Boot returns
 //     ErrPermissions. If another process has opened the store, Boot returns ErrLocked.
 //

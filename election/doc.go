@@ -56,10 +56,11 @@
 // preferredHolder in the same way.
 //
 // If another client empties or deletes the Lease, or makes a candidate the holder while
-// another one leads, candidates wait until that leader must have stopped. They can't notice
-// an edit that looks like a release (empty holder, one second, acquireTime equal to
-// renewTime). If they start later, they also can't notice that the Lease was deleted,
-// restored from a backup without a holder, or got a shorter leaseDurationSeconds.
+// another one leads, candidates wait until that leader must have stopped. They can't
+// notice an edit that looks like a release (empty holder, one second, acquireTime equal
+// to renewTime). A candidate that starts after such an edit also can't notice that the
+// Lease was deleted, restored from a backup without a holder, or got a shorter
+// leaseDurationSeconds.
 //
 // # Concurrency
 //

@@ -42,14 +42,14 @@
 // it, the controller waits until it has expired. If a conflict shows that it was deleted,
 // Owner is called again, because usually the Node was deleted too.
 //
-// The controller corrects the holder, the duration and the reference to the Node.
-// Labels, annotations, finalizers and other owners stay. RenewTime is taken from the wall
-// clock, but grows with every write. Otherwise the wall clock matters only to
-// [Controller.Holds]: it fails if that clock has moved on by more than the lease lasts.
+// The controller corrects the holder, the duration and the reference to the Node. Labels,
+// annotations, finalizers and other owners stay. RenewTime is taken from the wall clock,
+// but grows with every write. [Controller.Holds] uses the wall clock, too: it returns an
+// error if that clock has advanced by more than the duration of the lease.
 //
-// The renewals of a fleet are spread evenly over RenewInterval. Visits start at no more
-// than one and a half times the average rate, or at 100 a second if that is more. Nothing
-// is sent for a node while its Gate returns an error, or its Node does not exist.
+// The renewals of a fleet are spread evenly over RenewInterval. At most 100 visits start
+// in a second. In a large fleet the limit is one and a half times the average rate.
+// Nothing is sent for a node while its Gate returns an error, or its Node does not exist.
 //
 // # Concurrency
 //
@@ -62,8 +62,9 @@
 //
 // # Failure modes
 //
-//   - Failed requests are retried without limit, after 0.2 s, doubled up to 7 s, with
-//     jitter, and not before Retry-After. After 401, 403 and 422 each delay is 5 to 7 s.
+//   - Failed requests are retried without limit. The first delay is 0.2 s. Each delay is
+//     twice the one before, up to 7 s, with jitter, and at least Retry-After. After 401,
+//     403 and 422 each delay is 5 to 7 s.
 //   - With the defaults, an API server outage of up to 23 s makes no node Unknown. In a
 //     large fleet, this holds for up to 16 s (see DESIGN.md). If the lease had expired,
 //     [Hooks.Recovered] is called, because the node's status must be written again.

@@ -68,18 +68,18 @@
 //   - If a health check fails, Ready is False within one round, with the error's reason.
 //   - If a health check hangs, Ready is False after 5 s with reason HealthCheckTimeout.
 //     After three rounds [Controller.Live] fails, so that the lease is not renewed.
-//   - If a setter fails, panics or is late, its last values stay, also in a Node that is
-//     created again; see [Setter]. The first creation waits for setters that have not
-//     succeeded yet, for up to GracePeriod.
+//   - If a setter fails, panics or is late, its last values stay. A Node that is created
+//     again has them, too; see [Setter]. The first creation waits for setters that have
+//     not succeeded yet, for up to GracePeriod.
 //   - If there are too few Workers, [Hooks.Overloaded] and the log show the numbers.
-//   - If the API server is away, the controller retries without limit, after 200 ms to
-//     7 s, less up to half of it at random. It honors a Retry-After of up to 30 s. Live
-//     keeps returning nil.
+//   - If the API server is away, the controller retries without limit. The delay grows
+//     from 200 ms to 7 s, and a random part of it, up to half, is left out. It honors a
+//     Retry-After of up to 30 s. Live keeps returning nil.
 //   - If the API server refuses a write (401, 403, 422), the delay is 7 s to 30 s. Parts
 //     of the status that it can't store are left out and reported once.
-//   - If the Node is deleted, [DeletedPolicy] decides. If it is replaced by another
-//     object, that one is adopted, because the name is the identity. A 404 that is not
-//     about the Node, such as that of a proxy, does not count.
+//   - If the Node is deleted, [DeletedPolicy] decides. If another object replaces it, the
+//     controller adopts that one, because a node is identified by its name. A 404 that is
+//     not about the Node, such as that of a proxy, does not count.
 //   - If two processes serve one node, a Gate lets one of them write. Without Gate both
 //     write, and each corrects the other at most once a SyncInterval.
 //   - If the clock is set, only the times of conditions change. A step forward of more

@@ -57,11 +57,11 @@
 //
 // # Concurrency
 //
-// All methods of Controller may be called from any number of goroutines. For one pod
-// at most one provider call and at most one API request are in flight, and they do
-// not wait for each other. A pod does not wait for pods with other names, unless
-// [Config.MaxCalls] or the limit of 32 requests is reached. Stop and Release are counted
-// apart from Start and Update. Admit is called for one pod at a time. A waiting pod has no
+// All methods of Controller may be called from any number of goroutines. For one pod at
+// most one provider call and at most one API request are in flight, and they do not wait
+// for each other. A pod does not wait for pods with other names, unless [Config.MaxCalls]
+// or the limit of 32 requests is reached. MaxCalls limits Start and Update together, and
+// Stop and Release together. Admit is called for one pod at a time. A waiting pod has no
 // goroutine and no timer.
 //
 // # Failure modes

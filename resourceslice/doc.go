@@ -76,8 +76,8 @@
 //     come back in another version.
 //   - Other errors are retried with backoff or after a Set, and reported after 30 s.
 //   - A write without an answer is repeated until it is answered, before any other write.
-//     Only after a minute does a refusal count as the answer, because the first attempt
-//     may still be carried out.
+//     For a minute a refusal does not count as the answer, because the first attempt may
+//     still be carried out.
 //
 // When Run's context is done, slices stay, and incomplete pools are completed for at most
 // ShutdownTimeout. [Controller.Withdraw] removes all pools.
@@ -85,9 +85,10 @@
 // # Compatibility
 //
 // The package needs resource.k8s.io/v1 or v1beta2 (Kubernetes 1.33). Counter sets need v1
-// as of 1.35. If a node's controller publishes a pool of the cluster, it watches only that
-// pool from 1.37 on, and all pools of the driver before. Set checks the limits of 1.37. An
-// API server with lower limits refuses the device.
+// as of 1.35. If a node's controller publishes a pool of the cluster, it watches only
+// that pool if the API server has version 1.37 or newer. With older ones it watches all
+// pools of the driver. Set checks the limits of 1.37. An API server with lower limits
+// refuses the device.
 //
 // docs/operations.md has the metrics, log lines and permissions.
 package resourceslice

@@ -30,11 +30,12 @@
 //   - If the provider returns a pod without a UID, it counts as the pod that was asked for,
 //     or that has its name. If it returns another UID, nothing is done ([ErrOtherPod]) until
 //     the adapter knows which pod it is.
-//   - A pod does not exist if GetPod returns an error with the method NotFound or one of the
-//     API's errors, or nil and neither GetPodStatus nor GetPods contradicts, or any other error
-//     and GetPods succeeds without the pod. If GetPods has never shown a pod that may run, such
-//     an error must last for a minute. After any other answer nothing is known. A provider may
-//     have GetPodByUID and GetPodStatusByUID instead.
+//   - A pod does not exist in three cases: GetPod returns an error that says so, with the
+//     method NotFound or as an error of the API; GetPod returns nil, and neither
+//     GetPodStatus nor GetPods shows the pod; GetPod returns another error, and GetPods
+//     succeeds without the pod. If GetPods has never shown a pod that may run, such an
+//     error must last for a minute. After any other answer nothing is known. A provider
+//     may have GetPodByUID and GetPodStatusByUID instead.
 //   - NotifyPods is called before any other method. The context of a call has the values of
 //     the call, but is canceled only when Run ends, because providers start loops with it.
 //     So a call is not canceled when its pod is deleted.
@@ -42,12 +43,13 @@
 //     pods without names, the adapter looks up each pod. If it leaves out pods that GetPod
 //     returns, the adapter looks up these. Pods of other nodes in it are ignored.
 //   - The status of a pod is that of the last report. If the provider has no NotifyPods,
-//     GetPodStatus is called every five seconds for each pod that has not ended. GetPods is
-//     called once a minute then, and at once after another call about a pod, or if GetPodStatus
-//     has no status of one, or if no pod runs. If the provider has NotifyPods, GetPodStatus is
-//     called only for pods that it returns without a status and has not reported. A pod has
-//     stopped if its phase is final and no container runs, or if the provider no longer has
-//     it. A container without an exit code in a Succeeded pod gets the exit code 0.
+//     GetPodStatus is called every five seconds for each pod that has not ended. GetPods
+//     is then called once a minute. It is also called at once after another call about a
+//     pod, if GetPodStatus has no status of a pod, and if no pod runs. If the provider
+//     has NotifyPods, GetPodStatus is called only for pods that it returns without a
+//     status and has not reported. A pod has stopped if its phase is final and no
+//     container runs, or if the provider no longer has it. A container without an exit
+//     code in a Succeeded pod gets the exit code 0.
 //   - Annotations that the provider writes into a pod are stored in the API. Labels are stored
 //     in one annotation, [LabelsAnnotation]: the provider gets them back as labels, but
 //     kubectl get --selector does not find the pod by them. If the provider sets
@@ -55,10 +57,10 @@
 //   - After CreatePod the provider has a minute to return the pod. Then it counts as lost.
 //   - Environment variables are resolved as by virtual-kubelet, with Config.Client.
 //   - An error of CreatePod that is invalid input ends the pod; see Config.CreateError.
-//   - An instance without a UID is stopped if the API has no pod with its name, and GetPod
-//     returns it by this name. If GetPod does not, the names in GetPods are not those of pods,
-//     and the adapter looks up each pod. A pod of another node counts, if the credentials can
-//     read it.
+//   - An instance without a UID is stopped if the API has no pod with its name, and
+//     GetPod returns it by this name. If GetPod does not, the names in GetPods are not
+//     those of pods, and the adapter looks up each pod. Pods of other nodes count, too,
+//     if the credentials can read them.
 //
 // Ping of a NodeProvider is called in each health check. A Node that it passes to the
 // callback of NotifyNodeStatus is merged into the Node: fields that are empty stay. A Ready

@@ -29,8 +29,8 @@
 //     kube-apiserver prunes and defaults stored objects when they are read, but apitest only
 //     with their next write.
 //   - An update of a definition is validated as if the definition were created.
-//   - A server-side apply with a field of a wrong type is answered with 422, not 500. Lists
-//     are replaced as a whole, also those with x-kubernetes-list-type map or set.
+//   - A server-side apply with a field of a wrong type is answered with 422, not 500.
+//     Each list is replaced as a whole, even with x-kubernetes-list-type map or set.
 //   - There is no warning for a CEL rule that an unchanged value violates.
 //   - Versions are not converted, except for their apiVersion.
 //

@@ -77,11 +77,11 @@
 //
 // # Failure modes
 //
-// If a place is not reached, because an earlier fault changed what the program does, it is
-// counted in [Report].Missed. Some things can't be simulated: a takeover pauses requests,
-// calls and watch events, but not computation; a page of a file is never half written; and
-// package variables survive a crash. If a program calls os.Exit, the process ends, which is
-// a finding. Requests that write Events are no places for faults.
+// If a place is not reached, because an earlier fault changed what the program does, it
+// is counted in [Report].Missed. Some things can't be simulated: a takeover pauses
+// requests, calls and watch events, but not computation; a page of a file is never half
+// written; and package variables survive a crash. If a program calls os.Exit, the process
+// ends, which is a finding. No fault is tried at a request that writes an Event.
 //
 // There is no promise of compatibility before version 1.0. Plan lines may change.
 package explore

@@ -29,8 +29,8 @@
 //
 // With that Lease name it replaces the controllers inside the API servers, because they
 // compete for the same Lease. If the feature gate is off, there are no such controllers,
-// and any other name works. To take the Lease from a built-in controller, release it with
-// acquireTime and renewTime equal, as that controller would:
+// and any other name works. To take the Lease from a built-in controller, release it as
+// that controller does, with the same acquireTime and renewTime:
 //
 //	now=$(date -u +%Y-%m-%dT%H:%M:%S.000000Z)
 //	kubectl patch lease -n kube-system leader-election-controller --type=merge -p \
@@ -43,10 +43,10 @@
 // leader.
 //
 // The built-in controller (Kubernetes 1.33 to 1.37) has a defect. If two candidates have
-// equal versions and their LeaseCandidates were created in the same second, as happens in a
-// Deployment, it chooses at random, each time again. So it asks the leader to give way
-// again and again. A candidate of package election ignores this unless the other candidate
-// is better and MinTenure is over, but the requests remain. This Controller prefers the
+// equal versions and their LeaseCandidates were created in the same second, as happens in
+// a Deployment, it chooses at random each time. So it asks the leader again and again to
+// give way. A candidate of package election ignores this unless the other candidate is
+// better and MinTenure is over, but the requests remain. This Controller prefers the
 // holder, and then the older candidate.
 //
 // # Behavior
@@ -70,9 +70,9 @@
 // # Failure modes
 //
 // A Controller can't cause two leaders, because only the Lease and the timing of the
-// candidates decide that. If there are two Controllers, or one and that of the API server,
-// there are more requests, and their choices may differ. If there is none, no candidate is
-// preferred. Then candidates of package election claim a free Lease after another
+// candidates decide that. If two Controllers run, or a Controller and the built-in one,
+// there are more requests, and their choices may differ. If there is none, no candidate
+// is preferred. Then candidates of package election claim a free Lease after another
 // LeaseDuration, and candidates of client-go wait.
 //
 // If a permission or the API ([election.ErrNoCandidateAPI]) is missing, the Controller

@@ -111,7 +111,7 @@ func (s *site) newNode() (*node, error) {
 		// CheckProvider of podsync is not one of these: the node would not be ready for a
 		// moment when another replica takes over, until that one knows the pods.
 		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return n.pods.Check(nil) }},
-		OnDeleted: nodestatus.DeletedReregister,
+		OnDeleted:    nodestatus.DeletedReregister,
 		// OnShutdown is left at ShutdownLeave: the node stays Ready while
 		// another replica takes over or this one returns.
 		EventRecorder: s.recorder,

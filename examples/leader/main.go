@@ -1,9 +1,8 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Leader can run any number of times, and one instance works: a candidate of
-// package election whose work is guarded by the lease and fenced by the token
-// of its term.
+// Leader runs as several instances, of which one works. Each is a candidate of package
+// election. The lease guards the work, and the token of the term fences it.
 package main
 
 import (

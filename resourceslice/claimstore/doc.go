@@ -34,12 +34,13 @@
 //
 // # Behavior
 //
-// The phase of a claim is Preparing from the first call of begin, and Prepared when Prepare
-// has returned. It is Preparing again when Config.Unprepare is called, so that what was
-// undone in part is not taken for prepared. When Unprepare has returned, the claim has ended. A change of the phase is
-// on the disk before the call returns. Prepare and Unprepare are idempotent: if there is
-// nothing to do, a call costs a read of a file in the page cache. After a crash at any
-// point, the next call or Run continues from the record on the disk.
+// The phase of a claim is Preparing from the first call of begin, and Prepared when
+// Prepare has returned. It is Preparing again when Config.Unprepare is called. Otherwise
+// a claim that is undone in part would look prepared. When Unprepare has returned, the
+// claim has ended. A change of the phase is on the disk before the call returns. Prepare
+// and Unprepare are idempotent: if there is nothing to do, a call only reads a file,
+// usually from the page cache. After a crash at any point, the next call or Run continues
+// from the record on the disk.
 //
 // A device belongs to one claim at a time. If another claim holds it, Prepare returns an
 // error with the name of that claim. Devices for which Config.Shared returns true, and
@@ -68,8 +69,8 @@
 //
 //   - If the disk is full, Prepare fails. Unprepare succeeds, because it changes one byte
 //     in place.
-//   - If the disk is read-only, both fail. All works, and so does Prepare if there is
-//     nothing to do.
+//   - If the disk is read-only, both fail if they have to write. All works, and so does
+//     Prepare if there is nothing to do.
 //   - After a power cut, a change is there if the call had returned, because it was
 //     flushed. A change that was being written may be lost.
 //   - If a record is damaged, other claims are not affected. If a part of it can be read,
