@@ -40,6 +40,7 @@ var update = flag.Bool("update", false, "rewrite the decisions in testdata")
 //	WHO FIELD=VALUE…  another client writes the Lease: it creates it if there is none;
 //	                  renew, release and claim stand for what candidates write
 //	delete            another client deletes the Lease
+//	fake              the API server gives objects no UIDs, as client-go's fake
 //	restore           the API server is restored from the backup that "backup" made
 //	watch             the watch delivers the stored Lease
 //	began             a watch began without a version
@@ -121,13 +122,16 @@ type player struct {
 }
 
 // versions counts the versions and objects of an API server.
-type versions struct{ version, made int }
+type versions struct {
+	version, made int
+	fake          bool // no UIDs
+}
 
 // stamp makes o the newest version of its object, or a new one if it has no UID.
 func (v *versions) stamp(o metav1.Object) {
 	v.version++
 	o.SetResourceVersion(strconv.Itoa(v.version))
-	if o.GetUID() == "" {
+	if o.GetUID() == "" && !v.fake {
 		v.made++
 		o.SetUID(types.UID("u" + strconv.Itoa(v.made)))
 	}
@@ -229,6 +233,8 @@ func (p *player) play(words []string) []string {
 	case "lose":
 		p.serve()
 		p.answer(p.step.Op, nil, errServer)
+	case "fake":
+		p.fake = true
 	case "delete":
 		p.version++
 		p.lease, p.deleted = nil, p.lease.UID

@@ -26,7 +26,7 @@ import (
 //	stop               Run ends
 //	ask WHO            the LeaseCandidate of WHO is to be read; without WHO none is
 //	clock D            the wall clock is wrong by D
-//	until, serve, ok, fail, lose, delete, backup, restore, watch, gone
+//	until, serve, ok, fail, lose, delete, fake, backup, restore, watch, gone
 //	                   as for the Lease; "ok T" for an answer at T
 //	late [deleted]     the watch delivers the object of the last backup
 //	stored, answer     the request is carried out; its answer comes later
@@ -182,6 +182,8 @@ func (p *keeperPlayer) play(words []string) (out []string) {
 		p.late = func() { p.answer(o, outcome) }
 	case "answer":
 		p.late()
+	case "fake":
+		p.fake = true
 	case "delete":
 		p.version++
 		p.deleted, p.stored = p.stored, nil

@@ -34,6 +34,7 @@ var update = flag.Bool("update", false, "rewrite the decisions in testdata")
 //	ok                    the request is answered as the API server does
 //	stored                it is carried out, and the answer comes later
 //	answer                that answer arrives
+//	fake                  the API server gives Leases no UIDs, as client-go's fake
 //	fail                  it fails; conflict and refused fail in that way
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
@@ -92,6 +93,7 @@ type player struct {
 	objects map[string]Candidate
 	step    Decision // the request under way
 	answer  Answered // of a request that was carried out, on its way
+	fake    bool
 }
 
 func newPlayer(t *testing.T) *player {
@@ -111,6 +113,9 @@ func (p *player) tell(e Event) (out []string) {
 // play carries out a line and returns what the coordinator decides.
 func (p *player) play(words []string) []string {
 	switch {
+	case words[0] == "fake":
+		p.fake = true
+		return nil
 	case words[0] == "until":
 		return p.until(words[1])
 	case words[0] == "ok":
@@ -184,7 +189,9 @@ func (p *player) write(change func(*coordinationv1.Lease)) {
 	l := p.stored.DeepCopy()
 	if l == nil {
 		l = leaseAt(0, "")
-		l.UID = types.UID(fmt.Sprint("l", p.version))
+		if l.UID = types.UID(fmt.Sprint("l", p.version)); p.fake {
+			l.UID = ""
+		}
 		l.Spec.LeaseTransitions = ptr.To[int32](0)
 	}
 	change(l)
