@@ -16,6 +16,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/kubewright/kubewright/configcheckpoint"
+	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/podsync"
@@ -121,6 +123,8 @@ var valueInQuery = regexp.MustCompile(`[{,]([a-z]+)(=~|!=|=)"([^"]*)"`)
 
 func TestAlertsQueryWhatIsRegistered(t *testing.T) {
 	values := map[string]bool{"result=ok": true, "result=401": true, "result=403": true, "result=error": true, "code=5..": true}
+	values["op="+string(election.OpWatch)] = true
+	values["reason="+string(configcheckpoint.ReasonSourceFailed)] = true
 	for p := lease.PhasePending; p <= lease.PhaseStopped; p++ {
 		values["phase="+p.String()] = true
 	}
