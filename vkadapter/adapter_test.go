@@ -675,6 +675,7 @@ func taintsOf(n *corev1.Node) string {
 func TestTheNodeProviderDecidesAboutTheNode(t *testing.T) {
 	np := &nodeProvider{}
 	bubble(t, habits{notFound: known}, func(w *world) {
+		defer w.manifests("lease.yaml", "nodestatus.yaml", "podsync.yaml", "podenv.yaml", "nodeapi.yaml", "vkadapter.yaml")()
 		w.nodes = np
 		w.template = &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "test"}},

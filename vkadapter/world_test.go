@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -708,6 +711,36 @@ func (w *world) start() {
 		}
 	}
 	pass(15 * time.Second)
+}
+
+// manifests lets the process have only the permissions of files of examples/rbac. The
+// returned function checks that nothing else was needed.
+func (w *world) manifests(names ...string) (check func()) {
+	w.Helper()
+	var contents [][]byte
+	for _, name := range names {
+		content, err := os.ReadFile(filepath.Join("..", "examples", "rbac", name))
+		if err != nil {
+			w.Fatal(err)
+		}
+		contents = append(contents, content)
+	}
+	rbac, err := apitest.RBACFrom(contents...)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.s.Authorize(rbac)
+	w.change = func(cfg *vkadapter.NodeConfig) {
+		cfg.Client = w.s.Client(apitest.ServiceAccountUser("kubewright", "virtual-node"))
+	}
+	return func() {
+		w.Helper()
+		for _, r := range w.s.Requests(apitest.Match{}) {
+			if r.Code == http.StatusForbidden {
+				w.Errorf("refused: %v", r)
+			}
+		}
+	}
 }
 
 // stop ends the process in an orderly way.

@@ -6,6 +6,8 @@ package claimstore
 import (
 	"context"
 	"errors"
+	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -26,6 +28,7 @@ type running struct {
 	*Store[partition]
 	t      *testing.T
 	server *apitest.Server
+	user   apitest.User
 	disk   *crashfs.FS
 	hw     *hardware
 	tells  []string
@@ -41,7 +44,7 @@ func newRunning(t *testing.T, s *apitest.Server) *running {
 func (r *running) open(boot string) {
 	r.t.Helper()
 	cfg := Config[partition]{
-		Dir: "store", Driver: driver, BootID: boot, Claims: r.server.Client(apitest.User{}).ResourceV1(), Unprepare: r.hw.unprepare,
+		Dir: "store", Driver: driver, BootID: boot, Claims: r.server.Client(r.user).ResourceV1(), Unprepare: r.hw.unprepare,
 		ErrorHandler: func(_ context.Context, err error, msg string) { r.tells = append(r.tells, msg+": "+err.Error()) },
 	}
 	var err error
@@ -106,6 +109,39 @@ func TestRequests(t *testing.T) {
 		}
 		if got := r.hw.did(); got != "" {
 			t.Errorf("%s", got)
+		}
+	})
+}
+
+// TestPermissions runs with the permissions of examples/rbac/claimstore.yaml.
+func TestPermissions(t *testing.T) {
+	manifest, err := os.ReadFile("../../examples/rbac/claimstore.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rbac, err := apitest.RBACFrom(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bubble(t, func(r *running) {
+		r.server.Authorize(rbac)
+		r.user = apitest.ServiceAccountUser("kubewright", "virtual-node")
+		r.open("boot-1")
+		r.mustPrepare(r.create("stays", "gpu-0"), "mig-1")
+		r.mustPrepare(r.create("goes", "gpu-1"), "mig-2")
+		r.run()
+		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", "goes")
+		time.Sleep(2*DefaultInterval + time.Second)
+		if got, want := r.hw.did(), "unprepare goes Prepared mig-2"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		for _, q := range r.server.Requests(apitest.Match{}) {
+			if q.Code == http.StatusForbidden {
+				t.Errorf("refused: %v", q)
+			}
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
 		}
 	})
 }
