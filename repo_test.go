@@ -478,6 +478,7 @@ var starters = []string{"composetest", "devices", "leader", "lease", "node"}
 var starterModules = map[string][]string{
 	"controlplane":  {"", "test/controlplane"},
 	"customkubelet": {"", "nodeapi", "examples/prometheus"},
+	"dradriver":     {""},
 }
 
 // TestExamplesCanBeCopied copies each starter into a separate module and runs
@@ -493,7 +494,7 @@ func TestExamplesCanBeCopied(t *testing.T) {
 		}
 	}
 	if testing.Short() || os.Getenv("CI") == "" && os.Getenv("KUBEWRIGHT_COPY") == "" {
-		t.Skip("links seven programs: set KUBEWRIGHT_COPY=1 to run their tests as copies")
+		t.Skip("links eight programs: set KUBEWRIGHT_COPY=1 to run their tests as copies")
 	}
 	root, err := os.Getwd()
 	if err != nil {

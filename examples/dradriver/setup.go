@@ -18,8 +18,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The examples that can be copied all have this file: signals, flags and the
-// client configuration, in the standard library and client-go alone.
+// All examples that can be copied have this file: signals, flags and the client
+// configuration, with only the standard library and client-go.
 
 // start runs the program until run returns or the process gets SIGINT or
 // SIGTERM; a second signal kills it. The exit status is 0, 1 after an error and
@@ -60,7 +60,7 @@ func newFlags(name string) *flags {
 	return f
 }
 
-// parse parses the arguments and rejects arguments that are no flags.
+// parse parses the arguments and rejects arguments that are not flags.
 func (f *flags) parse(args []string) error {
 	err := f.Parse(args)
 	if err == nil && f.NArg() > 0 {
@@ -74,8 +74,8 @@ func (f *flags) parse(args []string) error {
 }
 
 // config returns the client configuration in the file that --kubeconfig names,
-// or that of the pod in which the process runs. It has no rate limit in the
-// client, because the API server has its own (API Priority and Fairness).
+// or that of the pod in which the process runs. It has no client-side rate
+// limit, because the API server has its own (API Priority and Fairness).
 func (f *flags) config() (*rest.Config, error) {
 	cfg, err := f.clientConfig()
 	if err != nil {
