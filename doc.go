@@ -22,11 +22,17 @@
 // Some packages below these can be used alone. Package podsync/podruntime makes a
 // provider from a container runtime. Package podsync/podenv resolves environment
 // variables and volumes. Package election/coordinator elects leaders among the
-// candidates of other programs. Package resourceslice/claimstore records which claims a
-// DRA driver has prepared. For tests, [github.com/kubewright/kubewright/apitest] is an
-// API server in memory, and apitest/explore runs a controller again and again, each time
-// with another fault. The module [github.com/kubewright/kubewright/nodeapi] serves
-// kubectl logs, exec, attach and port-forward.
+// candidates of other programs. For a DRA driver, package resourceslice/claimstore records
+// which claims it has prepared, resourceslice/claimstatus writes the status of their
+// devices, and resourceslice/sysfs reads the attributes of PCI devices.
+//
+// For tests, [github.com/kubewright/kubewright/apitest] is an API server in memory, and
+// apitest/explore runs a controller again and again, each time with another fault. The
+// module apitest/crdschema gives that server the schemas of CustomResourceDefinitions.
+//
+// The module [github.com/kubewright/kubewright/nodeapi] serves kubectl logs, exec, attach
+// and port-forward. The module [github.com/kubewright/kubewright/vkadapter] runs a provider
+// that was written for virtual-kubelet.
 //
 // # Composition
 //
