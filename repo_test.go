@@ -288,6 +288,27 @@ func requirements(t *testing.T, path string) map[string]string {
 	return versions
 }
 
+// TestModulesRequireTheRelease: replaces hold in this repository only. A module that
+// imports one of these, or a copy of an example without the replaces, gets the version that
+// is required.
+func TestModulesRequireTheRelease(t *testing.T) {
+	changes, err := os.ReadFile("CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := regexp.MustCompile(`(?m)^## (\d\S+)`).FindSubmatch(changes)
+	if release == nil {
+		t.Fatal("CHANGELOG.md has no release")
+	}
+	for _, folder := range nestedModules(t) {
+		for name, version := range requirements(t, folder+"/go.mod") {
+			if strings.HasPrefix(name, module) && version != "v"+string(release[1]) {
+				t.Errorf("%s requires %s %s, want the release at the top of CHANGELOG.md, %s", folder, name, version, release[1])
+			}
+		}
+	}
+}
+
 func TestModulesOfExamplesHaveTheVersionsOfTheRoot(t *testing.T) {
 	// With other versions they would not run the code that is tested here, and
 	// client-go would be compiled again for them.

@@ -4,9 +4,9 @@ go 1.26.0
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/kubewright/kubewright v0.0.0
-	github.com/kubewright/kubewright/nodeapi v0.0.0
-	github.com/kubewright/kubewright/test/conformance v0.0.0
+	github.com/kubewright/kubewright v0.37.0
+	github.com/kubewright/kubewright/nodeapi v0.37.0
+	github.com/kubewright/kubewright/test/conformance v0.37.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/prometheus/common v0.70.0
 	github.com/prometheus/procfs v0.21.1

@@ -4,8 +4,8 @@ go 1.26.0
 
 require (
 	github.com/go-logr/logr v1.4.3
-	github.com/kubewright/kubewright v0.0.0
-	github.com/kubewright/kubewright/nodeapi v0.0.0
+	github.com/kubewright/kubewright v0.37.0
+	github.com/kubewright/kubewright/nodeapi v0.37.0
 	github.com/prometheus/client_model v0.6.2
 	github.com/virtual-kubelet/virtual-kubelet v1.13.0
 	k8s.io/api v0.37.2

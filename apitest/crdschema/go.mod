@@ -3,7 +3,7 @@ module github.com/kubewright/kubewright/apitest/crdschema
 go 1.26.0
 
 require (
-	github.com/kubewright/kubewright v0.0.0
+	github.com/kubewright/kubewright v0.37.0
 	k8s.io/apiextensions-apiserver v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/apiserver v0.37.2

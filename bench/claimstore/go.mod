@@ -3,7 +3,7 @@ module github.com/kubewright/kubewright/bench/claimstore
 go 1.26.0
 
 require (
-	github.com/kubewright/kubewright v0.0.0
+	github.com/kubewright/kubewright v0.37.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/kubernetes v1.37.1

@@ -3,7 +3,7 @@ module github.com/kubewright/kubewright/examples/controlplane
 go 1.26.0
 
 require (
-	github.com/kubewright/kubewright v0.0.0
+	github.com/kubewright/kubewright v0.37.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
@@ -31,7 +31,7 @@ require (
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/kubewright/kubewright/test/controlplane v0.0.0 // indirect
+	github.com/kubewright/kubewright/test/controlplane v0.37.0 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect

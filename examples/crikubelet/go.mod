@@ -3,8 +3,8 @@ module github.com/kubewright/kubewright/examples/crikubelet
 go 1.26.0
 
 require (
-	github.com/kubewright/kubewright v0.0.0
-	github.com/kubewright/kubewright/nodeapi v0.0.0
+	github.com/kubewright/kubewright v0.37.0
+	github.com/kubewright/kubewright/nodeapi v0.37.0
 	google.golang.org/grpc v1.82.1
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2

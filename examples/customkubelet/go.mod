@@ -3,9 +3,9 @@ module github.com/kubewright/kubewright/examples/customkubelet
 go 1.26.0
 
 require (
-	github.com/kubewright/kubewright v0.0.0
-	github.com/kubewright/kubewright/examples/prometheus v0.0.0
-	github.com/kubewright/kubewright/nodeapi v0.0.0
+	github.com/kubewright/kubewright v0.37.0
+	github.com/kubewright/kubewright/examples/prometheus v0.37.0
+	github.com/kubewright/kubewright/nodeapi v0.37.0
 	github.com/prometheus/client_golang v1.24.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2

@@ -5,8 +5,8 @@ go 1.26.0
 // client_golang in the version that controller-runtime for k8s.io v0.37 has. A
 // newer one raises golang.org/x, and so client-go is compiled once more.
 require (
-	github.com/kubewright/kubewright v0.0.0
-	github.com/kubewright/kubewright/nodeapi v0.0.0
+	github.com/kubewright/kubewright v0.37.0
+	github.com/kubewright/kubewright/nodeapi v0.37.0
 	github.com/prometheus/client_golang v1.24.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2

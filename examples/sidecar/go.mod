@@ -5,7 +5,7 @@ go 1.26.0
 // A later csi-lib-utils needs later versions of what the root module requires.
 require (
 	github.com/kubernetes-csi/csi-lib-utils v0.24.0
-	github.com/kubewright/kubewright v0.0.0
+	github.com/kubewright/kubewright v0.37.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2

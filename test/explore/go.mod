@@ -4,7 +4,7 @@ go 1.26.0
 
 // controller-runtime v0.25 is the release for k8s.io v0.37.
 require (
-	github.com/kubewright/kubewright v0.0.0
+	github.com/kubewright/kubewright v0.37.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2

@@ -3,8 +3,8 @@ module github.com/kubewright/kubewright/test/ports
 go 1.26.0
 
 require (
-	github.com/kubewright/kubewright v0.0.0
-	github.com/kubewright/kubewright/vkadapter v0.0.0
+	github.com/kubewright/kubewright v0.37.0
+	github.com/kubewright/kubewright/vkadapter v0.37.0
 	github.com/virtual-kubelet/azure-aci v1.6.4
 	github.com/virtual-kubelet/virtual-kubelet v1.14.1
 )
@@ -82,7 +82,7 @@ require (
 	github.com/hashicorp/nomad/testutil v0.0.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/kubewright/kubewright/nodeapi v0.0.0
+	github.com/kubewright/kubewright/nodeapi v0.37.0
 	github.com/kylelemons/godebug v1.1.0 // indirect
 	github.com/moby/spdystream v0.5.1 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect

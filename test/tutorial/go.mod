@@ -3,8 +3,8 @@ module github.com/kubewright/kubewright/test/tutorial
 go 1.26.0
 
 require (
-	github.com/kubewright/kubewright v0.0.0
-	github.com/kubewright/kubewright/nodeapi v0.0.0
+	github.com/kubewright/kubewright v0.37.0
+	github.com/kubewright/kubewright/nodeapi v0.37.0
 )
 
 require (
@@ -33,7 +33,7 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/kubewright/kubewright/test/controlplane v0.0.0-00010101000000-000000000000 // indirect
+	github.com/kubewright/kubewright/test/controlplane v0.37.0 // indirect
 	github.com/moby/spdystream v0.5.1 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect

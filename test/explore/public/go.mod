@@ -4,7 +4,7 @@ go 1.26.0
 
 // The replacements below have the versions that k8s.io/kubernetes v1.37 was released with.
 require (
-	github.com/kubewright/kubewright v0.0.0
+	github.com/kubewright/kubewright v0.37.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
