@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
@@ -25,6 +26,8 @@ type container struct {
 	kind core.Kind
 	pod  *pod
 	m    *core.Container
+
+	reports reports
 
 	watch *watch             // nil: no hook or probe is under way, but preStop
 	hook  context.CancelFunc // of the preStop hook; nil: it is not under way
@@ -50,7 +53,7 @@ func (c *container) id(attempt int) ContainerID {
 func (c *container) apply(fact core.Event) bool {
 	attempt, before := c.m.Attempt(), c.m.Record()
 	if err := c.m.Apply(time.Now(), fact); err != nil {
-		klog.FromContext(c.pod.ctx).Error(err, "A container is in another state than expected")
+		c.reports.groups[breaking].Fail(c.pod.ctx, nil, &report.Member{}, err, "A container is in another state than expected")
 		if f := c.pod.node.checked; f != nil {
 			f(err)
 		}
@@ -65,7 +68,9 @@ func (c *container) apply(fact core.Event) bool {
 		return true // a launch writes the record of its run
 	}
 	if err := record.Write(runFile(c.pod.dir, c.Name, c.m.Attempt()), c.m.Record()); err != nil {
-		klog.FromContext(c.pod.ctx).Error(err, "The record of a container is not on disk", "container", c.Name)
+		c.reports.fail(c.pod.ctx, recording, err, "The record of a container is not on disk", "container", c.Name)
+	} else {
+		c.reports.ok(c.pod.ctx, recording)
 	}
 	return true
 }
@@ -90,6 +95,7 @@ func (c *container) take(runs []Container) {
 	case c.m.MayBeProbed():
 		c.observe()
 	case !c.m.Listed(core.Running):
+		c.reports.ok(c.pod.ctx, stopping)
 		c.unwatch(false)
 		c.endHook()
 	}
@@ -166,11 +172,15 @@ func (c *container) stop(by time.Time, reset bool) {
 	p, id, opts := c.pod, c.id(c.m.Attempt()), StopOptions{Deadline: by}
 	p.node.wg.Go(func() {
 		err := p.node.cfg.Runtime.Stop(p.ctx, id, opts)
+		if err == nil {
+			c.reports.ok(p.ctx, stopping)
+		} else if p.ctx.Err() == nil {
+			c.reports.fail(p.ctx, stopping, err, "The container can't be stopped", "container", id.Name)
+		}
 		p.do(func() { p.stale = true })
 		if err == nil || p.ctx.Err() != nil {
 			return
 		}
-		klog.FromContext(p.ctx).Error(err, "The container can't be stopped", "container", id.Name)
 		p.after(time.Second, func() { c.apply(core.StopFailed{Attempt: id.Attempt, By: by}) })
 	})
 }
@@ -194,11 +204,16 @@ func (c *container) prune() {
 		c.pod.call(func(ctx context.Context) error {
 			return errors.Join(c.pod.node.cfg.Runtime.Remove(ctx, id), os.RemoveAll(runFile(c.pod.dir, id.Name, id.Attempt)))
 		}, func(err error) {
-			delete(c.pod.removing, id)
-			if err != nil {
-				klog.FromContext(c.pod.ctx).Error(err, "An old run is still there", "container", id.Name, "attempt", id.Attempt)
-				c.pod.retry(core.KillRetry)
+			if err == nil {
+				delete(c.pod.removing, id)
+				c.reports.ok(c.pod.ctx, removing)
+				return
 			}
+			c.reports.fail(c.pod.ctx, removing, err, "An old run is still there", "container", id.Name, "attempt", id.Attempt)
+			c.pod.after(core.KillRetry, func() {
+				delete(c.pod.removing, id)
+				c.pod.stale = true
+			})
 		})
 	}
 }

@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/podsync"
@@ -40,15 +39,17 @@ type diskGuard struct {
 	meter DiskMeter // nil: containers are not measured
 	evict func(podsync.Ref, podsync.Eviction) error
 	// pods returns the pods that run, with the resources in force.
-	pods func() []diskPod
+	pods   func() []diskPod
+	panics *panics
 }
 
 // A diskPod is a pod that is measured.
 type diskPod struct {
-	ctx  context.Context // for logs
-	ref  podsync.Ref
-	dir  string
-	spec *corev1.Pod
+	ctx     context.Context // for logs
+	reports *reports
+	ref     podsync.Ref
+	dir     string
+	spec    *corev1.Pod
 }
 
 // run measures the pods, one after the other, until ctx is done.
@@ -73,19 +74,23 @@ func (g *diskGuard) check(ctx context.Context, pod diskPod) {
 	usage, err := g.measure(ctx, pod, limited)
 	if err != nil {
 		if ctx.Err() == nil {
-			klog.FromContext(pod.ctx).Error(err, "The disk usage of a pod can't be measured")
+			pod.reports.fail(pod.ctx, measuring, err, "The disk usage of a pod can't be measured")
 		}
 		return
 	}
+	pod.reports.ok(pod.ctx, measuring)
 	message := usage.exceeds(pod.spec, total, limited)
 	if message == "" {
+		pod.reports.ok(pod.ctx, evicting)
 		return
 	}
-	err = contain(pod.ctx, "Config.Evict", func() error {
+	err = g.panics.contain(pod.ctx, "Config.Evict", func() error {
 		return g.evict(pod.ref, podsync.Eviction{Message: message, Grace: time.Second, OwnLimit: true})
 	})
 	if err != nil && !errors.Is(err, podsync.ErrNotFound) {
-		klog.FromContext(pod.ctx).Error(err, "A pod that exceeds a limit of disk usage can't be evicted yet", "limit", message)
+		pod.reports.fail(pod.ctx, evicting, err, "A pod that exceeds a limit of disk usage can't be evicted yet", "limit", message)
+	} else {
+		pod.reports.ok(pod.ctx, evicting)
 	}
 }
 

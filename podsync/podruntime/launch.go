@@ -51,7 +51,7 @@ func (l *launch) resolve(ctx context.Context) (env podenv.Environment, err error
 		return env, &StartError{Reason: podenv.ReasonConfigError, Err: err}
 	}
 	p := l.pod
-	err = contain(ctx, "Config.Environment", func() (err error) {
+	err = p.node.panics.contain(ctx, "Config.Environment", func() (err error) {
 		resolved := p.node.cfg.Environment.Recall(l.spec, p.memory)
 		if err = p.fillAbsent(ctx, resolved, l.spec); err == nil {
 			env, err = resolved.Container(ctx, l.id.Name, l.addresses)
@@ -113,7 +113,7 @@ func (l *launch) check(ctx context.Context) error {
 	}
 	pod := l.spec.DeepCopy()
 	pod.Spec.InitContainers, pod.Spec.Containers = nil, []corev1.Container{*l.container.DeepCopy()}
-	return contain(ctx, "Checker.Check", func() error { return checker.Check(pod) })
+	return l.pod.node.panics.contain(ctx, "Checker.Check", func() error { return checker.Check(pod) })
 }
 
 // prepare makes the files that the run has mounted and returns its mounts.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/podsync"
 	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
@@ -39,7 +40,8 @@ func (n *node) load(ctx context.Context, dir string) (*pod, error) {
 	pod := &pod{
 		inbox: newInbox(), node: n, ref: podsync.RefOf(rec.Pod), desired: rec.Pod, spec: rec.InForce, dir: dir, accepted: rec.Accepted,
 		done: make(chan struct{}), stale: true,
-		removing: map[ContainerID]bool{}, refreshDue: map[string]time.Time{},
+		removing: map[ContainerID]bool{}, refreshDue: map[string]time.Time{}, unfresh: map[string]bool{},
+		reports: reports{groups: &n.groups},
 	}
 	pod.ctx, pod.end = context.WithCancel(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(rec.Pod), "uid", rec.Pod.UID)))
 	pod.starting, pod.endStarting = context.WithCancel(pod.ctx)
@@ -110,6 +112,7 @@ func (p *pod) refollow() {
 func (p *pod) loop() {
 	defer close(p.done)
 	defer p.end()
+	defer p.leave((*report.Group).Retire)
 	for p.ctx.Err() == nil {
 		for _, f := range p.takeWork() {
 			f()
@@ -117,7 +120,7 @@ func (p *pod) loop() {
 		if p.stale {
 			if err := p.list(); err != nil {
 				if p.ctx.Err() == nil {
-					klog.FromContext(p.ctx).Error(err, "The containers of a pod can't be listed")
+					p.reports.fail(p.ctx, relisting, err, "The containers can't be listed")
 				}
 				p.publish()
 				p.await(p.ctx, time.Now().Add(time.Second))
@@ -143,6 +146,7 @@ func (p *pod) list() error {
 	if err != nil {
 		return err
 	}
+	p.reports.ok(p.ctx, relisting)
 	p.take(runs[p.ref.UID], sandboxes[p.ref.UID])
 	return nil
 }
@@ -197,9 +201,10 @@ func (p *pod) step() (again time.Time) {
 	}
 	if todo.Restart {
 		if err := p.restart(todo.Restarting); err != nil {
-			klog.FromContext(p.ctx).Error(err, "The restart of a pod is not on disk")
+			p.reports.fail(p.ctx, recording, err, "The restart of a pod is not on disk")
 			todo.Wait(time.Now().Add(retryKeep))
 		} else {
+			p.reports.ok(p.ctx, recording)
 			p.stale = true
 			p.do(func() {})
 		}
@@ -242,12 +247,13 @@ func (p *pod) stop(deadline time.Time) {
 	if p.deadline != nil && !deadline.Before(*p.deadline) {
 		return
 	}
+	if p.deadline == nil {
+		p.leave((*report.Group).Leave) // no volume is refreshed any longer, for example
+	}
 	p.deadline, p.facts.Ending = &deadline, true
 	p.endStarting()
 	p.sandboxDue, p.sandboxFailures = time.Time{}, 0 // a SetUpPod that failed does not delay TearDownPod
-	if p.keepDeadline(); p.unkept {
-		klog.FromContext(p.ctx).Info("The time of the pod's end is not on disk yet")
-	}
+	p.keepDeadline()
 }
 
 // retryKeep is the time between two tries to write a record.
@@ -259,8 +265,10 @@ const retryKeep = time.Second
 func (p *pod) keepDeadline() {
 	err := keepStop(p.dir, *p.deadline)
 	if p.unkept = err != nil; p.unkept {
-		klog.FromContext(p.ctx).V(4).Info("The time of the pod's end can't be written", "err", err)
+		p.reports.fail(p.ctx, recording, err, "The time of the pod's end is not on disk yet")
+		return
 	}
+	p.reports.ok(p.ctx, recording)
 }
 
 // restart makes all runs history, so that the pod begins again with its first init
@@ -290,9 +298,12 @@ func (p *pod) publish() {
 		p.event(corev1.EventTypeNormal, "ResizeCompleted", "Resizing", "Pod resize completed")
 	}
 	p.mu.Lock()
-	same := apiequality.Semantic.DeepEqual(state, p.state)
+	same, ended := apiequality.Semantic.DeepEqual(state, p.state), state.Stopped && !p.state.Stopped
 	p.state = state
 	p.mu.Unlock()
+	if ended {
+		p.leave((*report.Group).Leave)
+	}
 	if state.Stopped {
 		p.node.room.leave(p.ctx, p.ref.UID)
 	}

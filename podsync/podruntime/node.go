@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // A node is what the pods of a Provider share.
@@ -21,6 +23,52 @@ type node struct {
 	wg      sync.WaitGroup  // the goroutines of Run and of the pods
 	report  func(types.UID) // makes Watch report a pod
 	checked func(error)     // of tests; nil: no invariant is checked
+	panics  panics
+	groups  [activities]report.Group
+	reports reports // about what is done for all pods
+}
+
+// An activity is something that may fail for many pods at once, which is reported once.
+type activity int
+
+const (
+	relisting activity = iota
+	watching
+	stopping
+	removing
+	straying
+	mounting
+	sandboxing
+	refreshing
+	recording
+	remembering
+	measuring
+	evicting
+	breaking // of invariants; it has no end
+	activities
+)
+
+// works is what the log says at the end of the failures of an activity.
+var works = [activities]string{
+	"The containers can be listed again", "The watch of the runtime works again", "Containers can be stopped again",
+	"Old runs can be removed again", "Containers without a pod can be removed again", "Volumes are mounted again",
+	"Sandbox calls work again", "Volumes are refreshed again", "Records can be written again",
+	"What containers have read can be written again", "The disk usage of pods can be measured again",
+	"Evictions because of disk usage work again", "",
+}
+
+// reports report the failures of a pod, of a container, or of the node, to the log.
+type reports struct {
+	groups  *[activities]report.Group // of the node
+	members [activities]report.Member
+}
+
+func (r *reports) fail(ctx context.Context, a activity, err error, msg string, keysAndValues ...any) {
+	r.groups[a].Fail(ctx, nil, &r.members[a], err, msg, keysAndValues...)
+}
+
+func (r *reports) ok(ctx context.Context, a activity) {
+	r.groups[a].OK(ctx, &r.members[a], works[a])
 }
 
 // listRuntime returns the containers and sandboxes of one pod, or of all, by UID.

@@ -37,7 +37,10 @@ func sourceName(v *corev1.Volume) (name string) {
 }
 
 // plugins are the plugins of Config.Volumes.
-type plugins map[string]VolumePlugin
+type plugins struct {
+	of map[string]VolumePlugin // by the name of the volume source
+	*panics
+}
 
 // mount mounts the volumes of a pod that this package does not have.
 func (p plugins) mount(ctx context.Context, pod *corev1.Pod, dir string) error {
@@ -47,7 +50,7 @@ func (p plugins) mount(ctx context.Context, pod *corev1.Pod, dir string) error {
 	return p.each(pod, func(v *corev1.Volume, plugin VolumePlugin) error {
 		err := fmt.Errorf("no plugin of this node mounts %s", sourceName(v))
 		if plugin != nil {
-			err = contain(ctx, "VolumePlugin.Mount", func() error { return plugin.Mount(ctx, pod.DeepCopy(), v.DeepCopy(), volumePath(dir, v.Name)) })
+			err = p.contain(ctx, "VolumePlugin.Mount", func() error { return plugin.Mount(ctx, pod.DeepCopy(), v.DeepCopy(), volumePath(dir, v.Name)) })
 		}
 		if err != nil {
 			err = &StartError{Reason: reasonFailedMount, Err: fmt.Errorf("MountVolume.SetUp failed for volume %q: %w", v.Name, err)}
@@ -65,7 +68,7 @@ func (p plugins) unmount(ctx context.Context, pod *corev1.Pod, dir string) error
 		if plugin == nil {
 			return nil
 		}
-		err := contain(ctx, "VolumePlugin.Unmount", func() error { return plugin.Unmount(ctx, pod.DeepCopy(), v.DeepCopy(), volumePath(dir, v.Name)) })
+		err := p.contain(ctx, "VolumePlugin.Unmount", func() error { return plugin.Unmount(ctx, pod.DeepCopy(), v.DeepCopy(), volumePath(dir, v.Name)) })
 		if err != nil {
 			err = fmt.Errorf("UnmountVolume.TearDown failed for volume %q: %w", v.Name, err)
 		}
@@ -78,7 +81,7 @@ func (p plugins) each(pod *corev1.Pod, f func(*corev1.Volume, VolumePlugin) erro
 	var errs []error
 	for i := range pod.Spec.Volumes {
 		if v := &pod.Spec.Volumes[i]; !ownVolume(v) {
-			errs = append(errs, f(v, p[sourceName(v)]))
+			errs = append(errs, f(v, p.of[sourceName(v)]))
 		}
 	}
 	return errors.Join(errs...)

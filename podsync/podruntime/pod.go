@@ -36,6 +36,7 @@ type pod struct {
 	spec     *corev1.Pod                 // desired, with the resources that the pod has been given
 	pending  pending                     // why they are others than those of desired
 	want     corev1.ResourceRequirements // of the pod as a whole: PodResources of spec
+	reports  reports
 	ctx      context.Context
 	end      context.CancelFunc
 	done     chan struct{}
@@ -83,6 +84,7 @@ type pod struct {
 	// Data from the API.
 	refreshing bool
 	refreshDue map[string]time.Time // by volume
+	unfresh    map[string]bool      // volumes whose last refresh failed
 
 	prepare    sync.Mutex     // held while a goroutine makes files of the pod
 	memory     *podenv.Memory // what its containers have read
@@ -114,12 +116,23 @@ func (p *pod) setSpec(spec *corev1.Pod) {
 	for _, s := range containersOf(&spec.Spec) {
 		at := slices.IndexFunc(p.containers, func(c *container) bool { return c.Name == s.Name })
 		if at < 0 {
-			p.containers = append(p.containers, &container{Container: s.Container, kind: s.kind, pod: p, m: core.New(&p.facts, s.kind, s.Container)})
+			p.containers = append(p.containers, &container{Container: s.Container, kind: s.kind, pod: p, reports: reports{groups: p.reports.groups}, m: core.New(&p.facts, s.kind, s.Container)})
 			continue
 		}
 		c := p.containers[at]
 		c.Container = s.Container
 		c.apply(core.SpecChanged{Spec: s.Container})
+	}
+}
+
+// leave takes the pod out of the reports, because it must not hold up those about other pods:
+// with Leave when it is stopped, and with Retire at its end.
+func (p *pod) leave(leave func(*report.Group, *report.Member)) {
+	for a := range p.node.groups {
+		leave(&p.node.groups[a], &p.reports.members[a])
+		for _, c := range p.containers {
+			leave(&p.node.groups[a], &c.reports.members[a])
+		}
 	}
 }
 
@@ -141,7 +154,7 @@ func (p *pod) labelled() *corev1.Pod {
 		return p.spec
 	}
 	var newest *corev1.Pod
-	_ = contain(p.ctx, "Config.Pod", func() error { newest = p.node.cfg.Pod(p.ref); return nil })
+	_ = p.node.panics.contain(p.ctx, "Config.Pod", func() error { newest = p.node.cfg.Pod(p.ref); return nil })
 	if newest == nil || newest.UID != p.spec.UID || maps.Equal(newest.Labels, p.spec.Labels) && maps.Equal(newest.Annotations, p.spec.Annotations) {
 		return p.spec
 	}
@@ -170,7 +183,7 @@ func (p *pod) retry(d time.Duration) { p.after(d, func() { p.stale = true }) }
 // event records an event about the pod. Only the goroutine of the pod calls it.
 func (p *pod) event(kind, reason, action, format string, args ...any) {
 	if p.node.cfg.EventRecorder != nil {
-		_ = contain(p.ctx, "EventRecorder.Eventf", func() error {
+		_ = p.node.panics.contain(p.ctx, "EventRecorder.Eventf", func() error {
 			p.node.cfg.EventRecorder.Eventf(p.spec, nil, kind, reason, action, "%s", report.Note(fmt.Sprintf(format, args...)))
 			return nil
 		})

@@ -29,6 +29,7 @@ type target struct {
 	id     ContainerID
 	spec   *corev1.Container
 	host   string // the address of the pod
+	panics *panics
 }
 
 // A warning is the success of a probe that has something to say.
@@ -89,7 +90,7 @@ func (t *target) probe(ctx context.Context, p *corev1.Probe) error {
 		if p.GRPC.Service != nil {
 			service = *p.GRPC.Service
 		}
-		return contain(ctx, "Config.GRPC", func() error {
+		return t.panics.contain(ctx, "Config.GRPC", func() error {
 			return t.grpc.ProbeGRPC(ctx, net.JoinHostPort(t.host, strconv.Itoa(int(p.GRPC.Port))), service)
 		})
 	}

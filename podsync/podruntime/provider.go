@@ -69,7 +69,7 @@ func New(cfg Config) (*Provider, error) {
 		loaded: make(chan struct{}), ended: make(chan struct{}),
 		pods: map[types.UID]*pod{}, wake: make(chan struct{}, 1),
 	}
-	p.report = p.noteChange
+	p.report, p.reports.groups = p.noteChange, &p.groups
 	p.room = newRoom(cfg.Allocatable, caps.resizer != nil, caps.podResizer != nil, func(uid types.UID) {
 		if pod := p.find(uid); pod != nil {
 			pod.do(pod.refollow)
@@ -103,7 +103,7 @@ func (p *Provider) Run(ctx context.Context) error {
 		p.wg.Go(func() { p.watchRuntime(ctx) })
 	}
 	if p.cfg.Evict != nil {
-		guard := diskGuard{p.caps.meter, p.cfg.Evict, p.diskPods}
+		guard := diskGuard{p.caps.meter, p.cfg.Evict, p.diskPods, &p.panics}
 		p.wg.Go(func() { guard.run(ctx) })
 	}
 	<-ctx.Done()
@@ -139,12 +139,13 @@ func (p *Provider) open(ctx context.Context) error {
 		runs, sandboxes, err = p.listRuntime(call, "")
 		cancel()
 		if err == nil {
+			p.reports.ok(ctx, relisting)
 			break
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		klog.FromContext(ctx).Error(err, "The containers can't be listed")
+		p.reports.fail(ctx, relisting, err, "The containers can't be listed")
 		sleep(ctx, time.Second)
 	}
 	for _, pod := range pods {
@@ -201,11 +202,12 @@ func (p *Provider) relist(ctx context.Context) {
 		cancel()
 		if err != nil {
 			if ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "The containers can't be listed")
+				p.reports.fail(ctx, relisting, err, "The containers can't be listed")
 			}
 			continue
 		}
-		next := map[types.UID]listing{}
+		p.reports.ok(ctx, relisting)
+		next, removed := map[types.UID]listing{}, true
 		for uid := range runs {
 			next[uid] = listing{runs[uid], sandboxes[uid]}
 		}
@@ -221,7 +223,7 @@ func (p *Provider) relist(ctx context.Context) {
 			} else if since, ok := strays[uid]; !ok {
 				strays[uid] = time.Now()
 			} else if time.Since(since) > strayDelay {
-				p.removeStray(ctx, uid, l.runs)
+				removed = p.removeStray(ctx, uid, l.runs) && removed
 			}
 		}
 		for uid := range last {
@@ -231,6 +233,9 @@ func (p *Provider) relist(ctx context.Context) {
 			}
 		}
 		last = next
+		if removed {
+			p.reports.ok(ctx, straying)
+		}
 		p.room.retry(ctx) // the allocatable resources may have changed
 	}
 }
@@ -240,17 +245,20 @@ func (p *Provider) relist(ctx context.Context) {
 // that time, and adopts them.
 const strayDelay = time.Minute
 
-// removeStray ends and removes the containers of a pod that is not in Root.
-func (p *Provider) removeStray(ctx context.Context, uid types.UID, runs []Container) {
+// removeStray ends and removes the containers of a pod that is not in Root. It reports whether
+// nothing failed.
+func (p *Provider) removeStray(ctx context.Context, uid types.UID, runs []Container) bool {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := p.stopAll(ctx, runs, 0)
 	if err == nil {
 		err = p.forget(ctx, uid, runs)
 	}
-	if err != nil && !errors.Is(err, errRuns) {
-		klog.FromContext(ctx).Error(err, "Containers without a pod are still there", "uid", uid)
+	if err == nil || errors.Is(err, errRuns) {
+		return true
 	}
+	p.reports.fail(ctx, straying, err, "Containers without a pod are still there", "uid", uid)
+	return false
 }
 
 // errRuns says that a container runs.
@@ -298,11 +306,14 @@ func (p *Provider) forget(ctx context.Context, uid types.UID, runs []Container) 
 // watchRuntime wakes the pods that the Runtime reports.
 func (p *Provider) watchRuntime(ctx context.Context) {
 	for {
+		// A call that hangs ends sooner, so a Watch of that age works.
+		works := time.AfterFunc(callTimeout, func() { p.reports.ok(ctx, watching) })
 		err := p.caps.watcher.Watch(ctx, p.poke)
+		works.Stop()
 		if ctx.Err() != nil {
 			return
 		}
-		klog.FromContext(ctx).Error(err, "The watch of the runtime has ended")
+		p.reports.fail(ctx, watching, err, "The watch of the runtime has ended")
 		sleep(ctx, time.Second)
 		p.mu.Lock()
 		uids := slices.Collect(maps.Keys(p.pods))
@@ -327,7 +338,7 @@ func (p *Provider) diskPods() (list []diskPod) {
 	p.mu.Unlock()
 	for _, pod := range pods {
 		if spec := p.room.spec(pod.ref.UID); spec != nil {
-			list = append(list, diskPod{pod.ctx, pod.ref, pod.dir, spec})
+			list = append(list, diskPod{pod.ctx, &pod.reports, pod.ref, pod.dir, spec})
 		}
 	}
 	return list
@@ -411,7 +422,7 @@ func (p *Provider) prepare(ctx context.Context, spec *corev1.Pod, dir string, me
 		return podsync.Reject("ContainerConfigError", err.Error())
 	}
 	if err == nil && memory.Version() > 0 {
-		err = contain(ctx, "Config.Sealer", func() error { return keepInputs(dir, memory, p.cfg.Sealer) })
+		err = p.panics.contain(ctx, "Config.Sealer", func() error { return keepInputs(dir, memory, p.cfg.Sealer) })
 	}
 	return err
 }

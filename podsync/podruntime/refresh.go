@@ -59,7 +59,7 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 	p.refreshing = true
 	p.node.wg.Go(func() {
 		var files map[string]podenv.File
-		err := contain(ctx, "Config.Environment", func() (err error) {
+		err := p.node.panics.contain(ctx, "Config.Environment", func() (err error) {
 			files, err = p.node.cfg.Environment.Recall(spec, p.memory).Volume(ctx, name)
 			return err
 		})
@@ -75,8 +75,11 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 				p.refreshDue[name] = renewal(renew, now, err)
 			}
 			if err != nil && ctx.Err() == nil {
-				klog.FromContext(p.ctx).Error(err, "A volume is not refreshed", "volume", name)
+				p.unfresh[name] = true
+				p.reports.fail(p.ctx, refreshing, err, "A volume is not refreshed", "volume", name)
 				p.event(corev1.EventTypeWarning, "FailedMount", "Mounting", "MountVolume.SetUp failed for volume %q: %v", name, err)
+			} else if delete(p.unfresh, name); len(p.unfresh) == 0 {
+				p.reports.ok(p.ctx, refreshing)
 			}
 		})
 	})
@@ -105,11 +108,12 @@ func (p *pod) keepInputs() {
 	if version == p.keptInputs {
 		return
 	}
-	err := contain(p.ctx, "Config.Sealer", func() error { return keepInputs(p.dir, p.memory, p.node.cfg.Sealer) })
+	err := p.node.panics.contain(p.ctx, "Config.Sealer", func() error { return keepInputs(p.dir, p.memory, p.node.cfg.Sealer) })
 	if err != nil {
-		klog.FromContext(p.ctx).Error(err, "What the containers of a pod have read is not on disk")
+		p.reports.fail(p.ctx, remembering, err, "What the containers of a pod have read is not on disk")
 		return
 	}
+	p.reports.ok(p.ctx, remembering)
 	p.keptInputs = version
 }
 
@@ -122,7 +126,7 @@ func (n *node) recallInputs(ctx context.Context, dir string) *podenv.Memory {
 	}
 	memory := &podenv.Memory{}
 	if err == nil {
-		err = contain(ctx, "Config.Sealer", func() (err error) {
+		err = n.panics.contain(ctx, "Config.Sealer", func() (err error) {
 			memory, err = n.cfg.Environment.Remember(data, n.cfg.Sealer)
 			return err
 		})

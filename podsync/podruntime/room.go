@@ -34,6 +34,7 @@ type room struct {
 	resizesPod  bool                       // the Runtime is a PodResizer
 	// granted is called, without locks, for a pod whose resize waited for room.
 	granted func(types.UID)
+	panics  panics
 
 	mu      sync.Mutex
 	tenants map[types.UID]*tenant
@@ -96,7 +97,7 @@ func (r *room) admit(ctx context.Context, pod *corev1.Pod, active iter.Seq[*core
 
 // total returns the allocatable resources of the node.
 func (r *room) total(ctx context.Context) (list corev1.ResourceList, err error) {
-	err = contain(ctx, "Config.Allocatable", func() error { list = r.allocatable(); return nil })
+	err = r.panics.contain(ctx, "Config.Allocatable", func() error { list = r.allocatable(); return nil })
 	return list, err
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
 
 	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
@@ -20,7 +19,7 @@ func (p *pod) setUp() {
 	ctx, sandboxer := p.starting, p.node.caps.sandboxer
 	p.sandboxBusy = true
 	p.node.wg.Go(func() {
-		err := plugins(p.node.cfg.Volumes).mount(ctx, spec.Pod, p.dir)
+		err := plugins{p.node.cfg.Volumes, &p.node.panics}.mount(ctx, spec.Pod, p.dir)
 		mounted := err == nil
 		if mounted && sandboxer != nil {
 			if err = p.node.gate.enter(ctx, ticket{created: spec.Pod.CreationTimestamp.Time}); err == nil {
@@ -34,6 +33,7 @@ func (p *pod) setUp() {
 			switch {
 			case err == nil:
 				p.sandboxFailure, p.sandboxFailures = nil, 0
+				p.sandboxWorks()
 				if sandboxer != nil {
 					p.resizedTo(PodResources(spec.Pod))
 				}
@@ -56,19 +56,31 @@ func (p *pod) tearDown() {
 				return err
 			}
 		}
-		return plugins(p.node.cfg.Volumes).unmount(ctx, spec, p.dir)
+		return plugins{p.node.cfg.Volumes, &p.node.panics}.unmount(ctx, spec, p.dir)
 	}, func(err error) {
 		p.sandboxBusy, p.tearing = false, false
 		if p.tornDown = err == nil; err != nil {
 			p.sandboxFailed(err, "FailedKillPod")
+		} else {
+			p.sandboxWorks()
 		}
 	})
 }
 
 // sandboxFailed puts off the next sandbox call.
 func (p *pod) sandboxFailed(err error, reason string) {
-	klog.FromContext(p.ctx).Error(err, "A sandbox call failed", "reason", reason)
+	a := sandboxing
+	if reason == reasonFailedMount {
+		a = mounting // a volume that is never mounted must not hide failures of sandboxes
+	}
+	p.reports.fail(p.ctx, a, err, "A sandbox call failed", "reason", reason)
 	p.event(corev1.EventTypeWarning, reason, "Sandboxing", "%v", err)
 	p.sandboxDue = time.Now().Add(core.Preparation(p.sandboxFailures))
 	p.sandboxFailures++
+}
+
+// sandboxWorks reports the end of failures.
+func (p *pod) sandboxWorks() {
+	p.reports.ok(p.ctx, mounting)
+	p.reports.ok(p.ctx, sandboxing)
 }

@@ -134,8 +134,9 @@ func fillAbsent(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir 
 // permission to mount they are on the disk.
 func mountSecrets(ctx context.Context, dir string) error {
 	memory := memoryPath(dir)
-	if err := os.Mkdir(memory, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+	made := os.Mkdir(memory, 0o755)
+	if made != nil && !errors.Is(made, fs.ErrExist) {
+		return made
 	}
 	if isMountPoint(memory) {
 		return nil
@@ -145,7 +146,9 @@ func mountSecrets(ctx context.Context, dir string) error {
 		return err
 	}
 	if !mounted {
-		klog.FromContext(ctx).Info("The Secrets and tokens of a pod are on the disk, because this process may not mount file systems")
+		if made == nil { // else it was logged before
+			klog.FromContext(ctx).Info("The Secrets and tokens of a pod are on the disk, because this process may not mount file systems")
+		}
 		return nil
 	}
 	return os.Chmod(memory, 0o755)

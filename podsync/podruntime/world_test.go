@@ -18,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/mounts"
@@ -304,6 +306,7 @@ type world struct {
 	boxed   bool                     // the Runtime is a Sandboxer
 	env     *podenv.Config           // nil: without Services and tokens
 	change  func(*podruntime.Config) // nil: none
+	lines   *lines                   // what the process logs at V0; nil: its log is that of the test
 	link    *link
 	p       *podruntime.Provider
 	cancel  context.CancelFunc
@@ -360,6 +363,9 @@ func (w *world) boot() {
 	}
 	w.p.Check(func(err error) { w.Errorf("broken: %v", err) })
 	ctx, cancel := context.WithCancel(w.Context())
+	if w.lines != nil {
+		ctx = klog.NewContext(ctx, textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(w.lines), textlogger.Verbosity(0))))
+	}
 	w.cancel, w.stopped = cancel, make(chan struct{})
 	go func() {
 		defer close(w.stopped)
