@@ -340,7 +340,7 @@ func TestAMissingNamespaceComesWithAdvice(t *testing.T) {
 		cfg := s.Config(apitest.User{})
 		cfg.WarningHandler = &said
 		client := kubernetes.NewForConfigOrDie(cfg).CoreV1()
-		for _, ns := range []string{"agents", "others"} {
+		for _, ns := range []string{"agents", "others", "others"} { // once, however often it is tried
 			_, err := client.ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{})
 			if apierrors.IsNotFound(err) != (ns == "others") {
 				t.Errorf("%s: %v", ns, err)

@@ -32,8 +32,9 @@ type Server struct {
 	allows   Authorizer
 	served   map[schema.GroupVersion]bool
 	gates    map[string]bool
-	uids     uint64 // UIDs given out
-	suffixes uint64 // generated names given out
+	uids     uint64          // UIDs given out
+	suffixes uint64          // generated names given out
+	advised  map[string]bool // namespaces that do not exist, and that a warning has named
 }
 
 // Options are those of apitest.Options that requests depend on.

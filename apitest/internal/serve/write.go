@@ -138,13 +138,28 @@ func (c *Call) create() (*Answer, error) {
 	return c.object(http.StatusCreated, it)
 }
 
+// advises reports whether no warning has named the namespace. A controller that tries again
+// and again would repeat it.
+func (s *Server) advises(namespace string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.advised[namespace] {
+		return false
+	}
+	if s.advised == nil {
+		s.advised = map[string]bool{}
+	}
+	s.advised[namespace] = true
+	return true
+}
+
 // insert prepares, validates and stores a new object. The store must be locked.
 func (c *Call) insert(w *write, obj runtime.Object) (*store.Item, error) {
 	k, t, m := c.kind, c.table(), codec.MetaOf(obj)
 	k.SetDefaults(obj, c.view)
 	if k.Namespaced {
 		if err := c.s.namespaceOpen(k, m); err != nil {
-			if apierrors.IsNotFound(err) {
+			if apierrors.IsNotFound(err) && c.s.advises(m.GetNamespace()) {
 				c.warnings = append(c.warnings, fmt.Sprintf("apitest: name the namespace %q in Options.Namespaces, or create it", m.GetNamespace()))
 			}
 			return nil, err
