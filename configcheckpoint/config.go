@@ -158,15 +158,15 @@ func (cfg *Config[T]) complete() error {
 	var problems field.ErrorList
 	switch {
 	case cfg.Dir == "":
-		problems = append(problems, field.Required(field.NewPath("Dir"), ""))
+		problems = append(problems, field.Required(field.NewPath("Dir"), "a directory that outlives the process"))
 	case !cleanPath(cfg.Dir):
 		problems = append(problems, field.Invalid(field.NewPath("Dir"), cfg.Dir, "must be an absolute path without empty, \".\" or \"..\" elements"))
 	}
 	if cfg.Codec.Decode == nil {
-		problems = append(problems, field.Required(field.NewPath("Codec", "Decode"), ""))
+		problems = append(problems, field.Required(field.NewPath("Codec", "Decode"), "it parses a payload"))
 	}
 	if lifecycle.IsNil(cfg.Source) {
-		problems = append(problems, field.Required(field.NewPath("Source"), ""))
+		problems = append(problems, field.Required(field.NewPath("Source"), "for example the result of configcheckpoint.ConfigMap"))
 	}
 	if cfg.Name == "" {
 		cfg.Name = DefaultName

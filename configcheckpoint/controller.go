@@ -117,9 +117,10 @@ func (c *Controller[T]) Ready() cache.DoneChecker { return c.ready }
 // Name returns Config.Name.
 func (c *Controller[T]) Name() string { return c.cfg.Name }
 
-// Check returns nil while the controller makes progress, and before Run. A source
-// or a disk that fails is no reason to restart the process, so it is not an error
-// here; [Controller.Status] has it. The request is not used and may be nil.
+// Check returns nil before Run and while the controller makes progress, and an
+// error after Run. A source or a disk that fails is no reason to restart the
+// process, so it is not an error here; [Controller.Status] has it. The request is
+// not used and may be nil.
 func (c *Controller[T]) Check(*http.Request) error { return c.progress.Check() }
 
 // Status returns which configuration runs and why. It never blocks on the disk.

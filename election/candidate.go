@@ -183,10 +183,10 @@ func (c *Candidate) Ready() cache.DoneChecker { return c.ready }
 // Name returns Config.Name.
 func (c *Candidate) Name() string { return c.cfg.Name }
 
-// Check returns nil before Run and while the candidate makes progress. It returns an
-// error if the loop hangs, usually in a hook, or if Lead still runs Timing.Drain
-// after its context was cancelled. An API server that does not answer is no error.
-// The request is not used and may be nil.
+// Check returns nil before Run and while the candidate makes progress. It returns
+// an error after Run, if the loop hangs, usually in a hook, and if Lead still runs
+// Timing.Drain after its context was cancelled. An API server that does not answer
+// is no error. The request is not used and may be nil.
 func (c *Candidate) Check(*http.Request) error {
 	drainBy := c.status.Load().drainBy
 	if late := c.clock.now().Mono - drainBy; drainBy != 0 && late > 0 {

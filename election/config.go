@@ -388,7 +388,11 @@ func (t *Timing) complete(call time.Duration) (problems field.ErrorList) {
 		base = DefaultLeaseDuration // not to report the defaults of others
 	}
 	def("RenewDeadline", &t.RenewDeadline, base*2/3, time.Millisecond)
-	def("RenewInterval", &t.RenewInterval, t.RenewDeadline*3/10, minRenewInterval)
+	deadline := t.RenewDeadline
+	if len(problems) > 0 {
+		deadline = base * 2 / 3
+	}
+	def("RenewInterval", &t.RenewInterval, deadline*3/10, minRenewInterval)
 	def("Drain", &t.Drain, min(base/5, DefaultDrain), time.Nanosecond)
 	def("AckTimeout", &t.AckTimeout, DefaultAckTimeout, time.Millisecond)
 	def("MinTenure", &t.MinTenure, DefaultMinTenure, time.Nanosecond)

@@ -61,6 +61,7 @@ func TestInvalidConfigs(t *testing.T) {
 		"not eligible":            {func(c *Config) { c.Strategy = rejects{First()} }, "Self: Invalid value: \"a\": is not eligible"},
 		"oldest without version":  {func(c *Config) { c.Strategy = OldestEmulationVersion() }, "Self.BinaryVersion: Required value: the strategy OldestEmulationVersion compares it"},
 		"newest without version":  {func(c *Config) { c.Strategy = HighestPriority(NewestVersion()) }, "Self.BinaryVersion: Required value"},
+		"a negative deadline":     {func(c *Config) { c.Timing.RenewDeadline = -5 * time.Second }, "election: invalid config: Timing.RenewDeadline: Invalid value: \"-5s\": must be at least 1ms, or 0 for the default of 10s"},
 		"no namespace":            {func(c *Config) { c.Lease.Namespace = "" }, "Lease.Namespace: Required value: for example the namespace of the replicas"},
 		"no name":                 {func(c *Config) { c.Lease.Name = "" }, "Lease.Name: Required value"},
 		"identity of an address": {func(c *Config) {

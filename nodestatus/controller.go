@@ -285,9 +285,9 @@ func (c *Controller) Ready() cache.DoneChecker { return c.report.ready }
 // Name returns Config.Name.
 func (c *Controller) Name() string { return c.cfg.Name }
 
-// Check reports whether the controller makes progress: nil while it does, and
-// before Run. An API server that does not answer is no reason to restart the
-// process, so that is not an error here; [Controller.Status] has it. The
+// Check returns nil before Run and while the controller makes progress, and an
+// error after Run. An API server that does not answer is no reason to restart
+// the process, so that is not an error here; [Controller.Status] has it. The
 // request is not used and may be nil. With Name it is a HealthChecker of
 // k8s.io/apiserver, and alone a healthz.Checker of controller-runtime.
 func (c *Controller) Check(*http.Request) error {

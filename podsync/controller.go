@@ -184,8 +184,8 @@ func (c *Controller) Ready() cache.DoneChecker { return c.lister.ready }
 // Name returns Config.Name.
 func (c *Controller) Name() string { return c.cfg.Name }
 
-// Check reports whether the loop makes progress: it returns nil while it does, and
-// before Run. An API server or a provider that does not answer is not an error,
+// Check returns nil before Run and while the loop makes progress, and an error
+// after Run. An API server or a provider that does not answer is not an error,
 // because a restart of the process would not help; see [Controller.CheckProvider].
 // The request is not used and may be nil.
 func (c *Controller) Check(*http.Request) error { return c.loop.progress.Check() }

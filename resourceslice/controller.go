@@ -89,9 +89,9 @@ func (c *Controller) Name() string { return c.cfg.Name }
 func (c *Controller) Ready() cache.DoneChecker { return c.ready }
 
 // Check reports whether the controller makes progress. It returns nil before
-// Run. It also returns nil while the API server does not answer, because a
-// restart of the process would not help; [Controller.Status] reports that. The
-// request is not used and may be nil.
+// Run, and an error after Run. It also returns nil while the API server does
+// not answer, because a restart of the process would not help;
+// [Controller.Status] reports that. The request is not used and may be nil.
 func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
 
 // Set makes p the desired content of a pool. It may be called at any time and

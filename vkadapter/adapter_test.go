@@ -886,7 +886,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 			_, err := vkadapter.New((*provider)(nil), vkadapter.Config{NodeName: "n"})
 			return err
 		},
-		"NodeName: Required": func() error {
+		"NodeName: Required value: the name of the Node": func() error {
 			_, err := vkadapter.New(&provider{}, vkadapter.Config{})
 			return err
 		},
@@ -896,6 +896,15 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 			return err
 		},
 		"provider.NotifyPods": func() error { _, err := vkadapter.New(oldNotify{}, vkadapter.Config{NodeName: "n"}); return err },
+		"newProvider: Required": func() error {
+			_, err := vkadapter.NewNode[node.PodLifecycleHandler]("n", nil, vkadapter.NodeConfig{})
+			return err
+		},
+		"provider: Required value: it": func() error {
+			_, err := vkadapter.NewNode("n", func(nodeutil.ProviderConfig) (*provider, node.NodeProvider, error) { return nil, nil, nil },
+				vkadapter.NodeConfig{Client: apitest.New(apitest.Options{}).Client(apitest.User{}), InternalIP: "192.0.2.1", LockDir: t.TempDir()})
+			return err
+		},
 		"name: Required": func() error {
 			_, err := vkadapter.NewNode("", newNone, vkadapter.NodeConfig{})
 			return err

@@ -127,7 +127,7 @@ type Node struct {
 // node.PodLifecycleHandler. It calls newProvider once, and starts nothing itself. The error
 // names every field of cfg that is wrong.
 func NewNode[P node.PodLifecycleHandler](name string, newProvider func(nodeutil.ProviderConfig) (P, node.NodeProvider, error), cfg NodeConfig) (*Node, error) {
-	n, err := newNode(name, cfg)
+	n, err := newNode(name, newProvider != nil, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -138,8 +138,9 @@ func NewNode[P node.PodLifecycleHandler](name string, newProvider func(nodeutil.
 	return n, n.build(provider, nodeProvider)
 }
 
-func newNode(name string, cfg NodeConfig) (*Node, error) {
+func newNode(name string, hasProvider bool, cfg NodeConfig) (*Node, error) {
 	var problems field.ErrorList
+	problems = append(problems, lifecycle.Required("newProvider", hasProvider, "it makes the provider")...)
 	problems = append(problems, lifecycle.CheckFirstNode("name", name, "", false)...)
 	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "a clientset"))
@@ -153,7 +154,7 @@ func newNode(name string, cfg NodeConfig) (*Node, error) {
 	if err := lifecycle.InvalidConfig("vkadapter", problems); err != nil {
 		return nil, err
 	}
-	if cfg.Heartbeats == nil {
+	if lifecycle.IsNil(cfg.Heartbeats) {
 		cfg.Heartbeats = cfg.Client
 	}
 	if cfg.LockDir == "" {

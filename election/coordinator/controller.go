@@ -76,9 +76,9 @@ func (c *Controller) Name() string { return c.cfg.Name }
 // for the first time. From then on leaders are elected.
 func (c *Controller) Ready() cache.DoneChecker { return c.ready }
 
-// Check returns nil before Run and while the controller makes progress. An API server
-// that does not answer is no error, because it is no reason to restart the process.
-// The request is not used and may be nil.
+// Check returns nil before Run and while the controller makes progress, and an error
+// after Run. An API server that does not answer is no error, because it is no reason
+// to restart the process. The request is not used and may be nil.
 func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
 
 // Run elects leaders until ctx is done. It returns nil after all of its goroutines have

@@ -51,10 +51,14 @@ func CheckNodeName(at, name string) (problems field.ErrorList) {
 
 // CheckFirstNode returns the problems of a Config that names the first node of a
 // controller in the field at, and may leave it empty if fleet, the field named
-// fleetAt, is set.
+// fleetAt, is set. fleetAt is empty if there is no such field.
 func CheckFirstNode(at, name, fleetAt string, fleet bool) field.ErrorList {
 	if name == "" && !fleet {
-		return field.ErrorList{field.Required(field.NewPath(at), "the name of the Node, unless "+fleetAt+" says that all nodes come with Add")}
+		hint := "the name of the Node"
+		if fleetAt != "" {
+			hint += ", unless " + fleetAt + " says that all nodes come with Add"
+		}
+		return field.ErrorList{field.Required(field.NewPath(at), hint)}
 	}
 	return CheckNodeName(at, name)
 }

@@ -5,6 +5,7 @@ package podruntime
 
 import (
 	"context"
+	"net"
 	"path/filepath"
 	"time"
 
@@ -116,6 +117,11 @@ func (cfg *Config) complete() error {
 	}
 	if len(cfg.HostIPs) == 0 {
 		problems = append(problems, field.Required(field.NewPath("HostIPs"), "the addresses of the node"))
+	}
+	for i, ip := range cfg.HostIPs {
+		if net.ParseIP(ip) == nil {
+			problems = append(problems, field.Invalid(field.NewPath("HostIPs").Index(i), ip, "must be an IP address"))
+		}
 	}
 	relist := DefaultRelist
 	if _, ok := cfg.Runtime.(Watcher); ok {

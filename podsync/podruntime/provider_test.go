@@ -1466,6 +1466,9 @@ func TestADirectoryThatCantBeReadEndsRun(t *testing.T) {
 
 func TestConfigNamesEveryProblem(t *testing.T) {
 	_, err := podruntime.New(podruntime.Config{Root: "relative", Relist: -1, MaxStarts: -1, Backoff: podruntime.Backoff{Initial: -1, Max: -1, Reset: -1}})
+	if _, err := podruntime.New(podruntime.Config{HostIPs: []string{"192.0.2.1", "node"}}); err == nil || !strings.Contains(err.Error(), `HostIPs[1]: Invalid value: "node"`) {
+		t.Error(err)
+	}
 	for _, field := range []string{"Runtime", "Root", "Environment", "HostIPs", "Relist", "MaxStarts", "Backoff.Initial", "Backoff.Max", "Backoff.Reset"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v does not name %s", err, field)
