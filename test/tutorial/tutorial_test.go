@@ -23,6 +23,60 @@ var (
 	file    = regexp.MustCompile("(?ms)^`([a-z0-9_]+\\.go)`:\n\n```go\n(.*?)^```$")
 )
 
+// A mistake is a break that the tutorial tells the reader to try, and what the test of the
+// step must then print.
+type mistake struct {
+	step      string // the beginning of its title
+	page      string // how the page names it
+	file      string
+	old       string // is removed; it is in the file once
+	test      string // which fails
+	complaint string
+}
+
+var mistakes = []mistake{
+	{
+		step: "Step 1:", page: "Remove the line `delete(p.runs, id)`", file: "runtime.go",
+		old: "\tdelete(p.runs, id)\n", test: "TestRuntime", complaint: "after Remove: ",
+	},
+	{
+		step: "Step 1:", page: "the first `if` of `Start`", file: "runtime.go",
+		old:  "\tif p.runs[spec.ID] != nil {\n\t\treturn nil // an earlier call has started it\n\t}\n",
+		test: "TestRuntime", complaint: "it ran again: ",
+	},
+	{
+		step: "Step 3:", page: "remove the line `f.processes = 0` of `crash`", file: "explore_test.go",
+		old:  "\tf.processes = 0 // and the kernel has killed them: Pdeathsig\n",
+		test: "TestExplore", complaint: `problem: invariant "no container runs twice" is broken: 2 containers run`,
+	},
+}
+
+// makeMistakes makes each mistake of a step in turn, and checks that its test fails.
+func makeMistakes(t *testing.T, dir, page string, s step) {
+	for _, m := range mistakes {
+		if !strings.HasPrefix(s.title, m.step) {
+			continue
+		}
+		if !strings.Contains(strings.Join(strings.Fields(page), " "), m.page) {
+			t.Errorf("%s: the page does not have %q", s.title, m.page)
+		}
+		content := s.files[m.file]
+		if n := strings.Count(content, m.old); n != 1 {
+			t.Errorf("%s: %s has %d times %q", s.title, m.file, n, m.old)
+			continue
+		}
+		if !strings.Contains(page, m.complaint) {
+			t.Errorf("%s: the page does not have %q", s.title, m.complaint)
+		}
+		write(t, dir, m.file, strings.Replace(content, m.old, "", 1))
+		out, err := command(t, dir, "test", "-vet=off", "-count=1", "-v", "-run", "^"+m.test+"$", ".").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "--- FAIL: "+m.test) || !strings.Contains(string(out), m.complaint) {
+			t.Errorf("%s: %s does not find that %s lacks %q: %v\n%s", s.title, m.test, m.file, m.old, err, out)
+		}
+		write(t, dir, m.file, content)
+	}
+}
+
 // read returns the steps of a page.
 func read(page string) (steps []step) {
 	titles := heading.FindAllStringSubmatchIndex(page, -1)
@@ -41,7 +95,7 @@ func read(page string) (steps []step) {
 }
 
 // TestTutorial writes the files of each step into an empty folder, and vets and tests what
-// is there then. The module that the reader makes with go get is this one, with this
+// is there then. It also makes the mistakes. The module that the reader makes with go get is this one, with this
 // repository in place of the released modules. TestCluster needs KUBEWRIGHT_E2E=1.
 func TestTutorial(t *testing.T) {
 	root, err := filepath.Abs("../..")
@@ -88,6 +142,7 @@ func TestTutorial(t *testing.T) {
 				t.Errorf("%s: %s did not pass:\n%s", s.title, name, out)
 			}
 		}
+		makeMistakes(t, dir, string(page), s)
 	}
 	run(t, dir, "vet", ".")
 	if out := run(t, dir, "mod", "tidy", "-diff"); out != "" {
@@ -112,12 +167,16 @@ func write(t *testing.T, dir, name, content string) {
 // run runs a command of go, which works without a network.
 func run(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOPROXY=off", "GOWORK=off", "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod")
-	out, err := cmd.CombinedOutput()
+	out, err := command(t, dir, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+func command(t *testing.T, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOPROXY=off", "GOWORK=off", "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod")
+	return cmd
 }
