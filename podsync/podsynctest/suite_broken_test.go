@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/podsync"
 )
@@ -31,6 +32,9 @@ func TestSuiteFindsBrokenProviders(t *testing.T) {
 		"lists by name":             {func(p *Provider) podsync.Provider { return byName{p} }, []string{"PodsAreToldApartByUID"}},
 		"stops nothing":             {func(p *Provider) podsync.Provider { return stopsNothing{p} }, []string{"LifeOfAPod", "StopEndsThePod"}},
 		"lists nothing":             {func(p *Provider) podsync.Provider { return listsNothing{p} }, []string{"ListHasEveryPodOnce", "StartTwiceIsOneInstance"}},
+		"starts again":              {func(p *Provider) podsync.Provider { return &startsAgain{Provider: p} }, []string{"StartTwiceIsOneInstance"}},
+		"starts again, in seconds":  {func(p *Provider) podsync.Provider { return &startsAgain{Provider: p, seconds: true} }, []string{"StartTwiceIsOneInstance"}},
+		"starts again, by ID":       {func(p *Provider) podsync.Provider { return &startsAgain{Provider: p, ids: true} }, []string{"StartTwiceIsOneInstance"}},
 		"fails on empty":            {func(p *Provider) podsync.Provider { return failsOnEmpty{p} }, []string{"EmptyListIsNoError"}},
 		"has its own names":         {func(p *Provider) podsync.Provider { return ownNames{p} }, []string{"StatesAreValid"}},
 		"ignores its context":       {func(p *Provider) podsync.Provider { return deaf{p, make(chan struct{})} }, []string{"StartReturnsWhenCancelled"}},
@@ -148,6 +152,36 @@ func (stopsNothing) Stop(_ context.Context, ref podsync.Ref, opts podsync.StopOp
 type listsNothing struct{ podsync.Provider }
 
 func (listsNothing) List(context.Context) ([]podsync.State, error) { return nil, nil }
+
+// startsAgain replaces the instance that runs, and lists it with the time of its start,
+// with whole seconds of it, or with an ID only.
+type startsAgain struct {
+	*Provider
+	seconds, ids bool
+	starts       int
+}
+
+func (p *startsAgain) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
+	p.starts++
+	p.backend.mu.Lock()
+	delete(p.backend.pods, pod.UID)
+	p.backend.mu.Unlock()
+	return p.Provider.Start(ctx, pod)
+}
+
+func (p *startsAgain) List(ctx context.Context) ([]podsync.State, error) {
+	states, err := p.Provider.List(ctx)
+	for i := range states {
+		c := &states[i].Status.ContainerStatuses[0]
+		switch {
+		case p.seconds:
+			c.State.Running.StartedAt = c.State.Running.StartedAt.Rfc3339Copy()
+		case p.ids:
+			c.ContainerID, c.State.Running.StartedAt = fmt.Sprint("test://", p.starts), metav1.Time{}
+		}
+	}
+	return states, err
+}
 
 type failsOnEmpty struct{ podsync.Provider }
 

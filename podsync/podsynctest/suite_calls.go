@@ -24,10 +24,24 @@ var providerChecks = []check{
 		func(s *subject) {
 			pod := s.pod("a")
 			s.start(pod)
+			s.start(pod) // the pod may still be starting
+			before := s.running(pod)
+			for _, c := range before {
+				if running := c.State.Running; running != nil && !running.StartedAt.IsZero() && running.StartedAt.Nanosecond() == 0 {
+					time.Sleep(time.Second) // the times are whole seconds: a second instance must get a different one
+					break
+				}
+			}
 			s.start(pod)
+			after := s.running(pod)
 			states, err := s.provider.List(s.Context())
 			if err != nil || len(states) != 1 {
-				s.Errorf("List after two calls of Start for one pod: %d states, %v", len(states), err)
+				s.Errorf("List after three calls of Start for one pod: %d states, %v", len(states), err)
+			}
+			for name, old := range before {
+				if c := after[name]; !sameInstance(old, c) {
+					s.Errorf("Start of a pod that runs has started container %s again: it was %+v and is %+v", name, old, c)
+				}
 			}
 			s.stop(pod)
 		}},
@@ -188,6 +202,35 @@ var providerChecks = []check{
 				return err
 			})
 		}},
+}
+
+// running waits until List reports that the pod runs, and returns its containers by name.
+func (s *subject) running(pod *corev1.Pod) map[string]corev1.ContainerStatus {
+	s.Helper()
+	containers := map[string]corev1.ContainerStatus{}
+	s.eventually("List has "+pod.Name+" as running", func() error {
+		st, ok, err := s.listed(podsync.RefOf(pod))
+		if phase := podstatus.Phase(&pod.Spec, &st.Status); err == nil && phase != corev1.PodRunning {
+			err = fmt.Errorf("listed %v, phase %s, containers %+v", ok, phase, st.Status.ContainerStatuses)
+		}
+		clear(containers)
+		for _, c := range st.Status.ContainerStatuses {
+			containers[c.Name] = c
+		}
+		return err
+	})
+	return containers
+}
+
+// sameInstance reports whether old and now can be statuses of one instance of a container.
+// A provider may report the ID and the start time late or not at all, so sameInstance
+// compares only what both statuses have.
+func sameInstance(old, now corev1.ContainerStatus) bool {
+	if old.ContainerID != "" && now.ContainerID != "" && old.ContainerID != now.ContainerID {
+		return false
+	}
+	was, is := old.State.Running, now.State.Running
+	return was == nil || is == nil || was.StartedAt.IsZero() || is.StartedAt.IsZero() || was.StartedAt.Equal(&is.StartedAt)
 }
 
 // backendChecks hold a provider to the contract when its backend fails or has other
