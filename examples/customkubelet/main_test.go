@@ -71,6 +71,10 @@ func TestKubelet(t *testing.T) {
 	s := newServer(t, "rbac/nodeapi-clients.yaml", kubectl)
 	program := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.NodeUser("n1")), "--node-name", "n1", "--node-credentials", "--port", "0")
 	eventually(t, s, "the node to be ready", func() bool { return ready(s) == corev1.ConditionTrue })
+	node := apitest.Get[*corev1.Node](s, "", "n1")
+	if pods, name := node.Status.Allocatable.Pods().Value(), node.Labels[corev1.LabelHostname]; pods != 110 || name != "n1" {
+		t.Errorf("%d allocatable pods, host name %q; want 110 and n1", pods, name)
+	}
 	s.Put(web())
 	eventually(t, s, "the pod to run", func() bool { return phase(s) == corev1.PodRunning })
 

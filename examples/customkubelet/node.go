@@ -30,6 +30,7 @@ type options struct {
 	listener        net.Listener // of the node's API; nil: none, as in tests with virtual time
 	clientCAFile    string
 	nodeCredentials bool
+	process         string // distinguishes two processes of one node; empty: the host name
 }
 
 // A node holds the controllers of one node.
@@ -71,7 +72,7 @@ func newNode(cfg *rest.Config, o options, p *provider) (*node, error) {
 		return nil, err
 	}
 
-	// Of two processes with the same node name, one acts and the other waits.
+	// Of two processes with one node name, on different hosts, one acts and the other waits.
 	holds := func(ctx context.Context, name string) error { return n.leases.Holds(ctx, name) }
 	n.pods, err1 = podsync.New(podsync.Config{
 		Client: client.CoreV1(), NodeName: o.name, Provider: p, Gate: holds,
@@ -109,7 +110,7 @@ func newNode(cfg *rest.Config, o options, p *provider) (*node, error) {
 		return nil, err
 	}
 	n.leases, err1 = lease.New(lease.Config{
-		Client: heart.CoordinationV1(), ResetConnections: heart.ResetConnections, NodeName: o.name,
+		Client: heart.CoordinationV1(), ResetConnections: heart.ResetConnections, NodeName: o.name, Process: o.process,
 		Owner: n.status.OwnerReference, // no lease without its Node
 		Gate:  n.status.Live,           // a stuck process must not look alive
 		Hooks: leaseHooks,

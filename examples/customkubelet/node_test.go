@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +56,46 @@ func TestOutage(t *testing.T) {
 		}
 		if ready(s) != corev1.ConditionFalse {
 			t.Errorf("after its end the node is Ready=%s", ready(s))
+		}
+	})
+}
+
+// Of two processes with one node name, the second waits until the first has ended.
+func TestTwoProcesses(t *testing.T) {
+	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+		start := func(process, ip string) (*provider, func() error) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cfg := s.Config(apitest.NodeUser("n1"))
+			cfg.UserAgent = process
+			p := newProvider(ip)
+			n, err := newNode(cfg, options{name: "n1", ip: ip, nodeCredentials: true, process: process}, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error)
+			go func() { ended <- n.run(ctx) }()
+			return p, func() error { cancel(); return <-ended }
+		}
+		_, stopFirst := start("first", "192.0.2.1")
+		time.Sleep(30 * time.Second)
+		p, stopSecond := start("second", "192.0.2.2")
+		s.Put(web())
+		time.Sleep(time.Minute)
+		writes := s.Requests(apitest.Match{Verb: "update,patch", Resource: "nodes/*", Func: func(r apitest.Request) bool {
+			return strings.Contains(r.UserAgent, "second")
+		}})
+		if len(p.pods) != 0 || len(writes) != 0 {
+			t.Errorf("while the first process runs, the second has %d pods and wrote %v", len(p.pods), writes)
+		}
+		if err := stopFirst(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if ready(s) != corev1.ConditionTrue || phase(s) != corev1.PodRunning || len(p.pods) != 1 {
+			t.Errorf("a minute after the end of the first process: Ready=%s, pod %s, %d instances", ready(s), phase(s), len(p.pods))
+		}
+		if err := stopSecond(); err != nil {
+			t.Error(err)
 		}
 	})
 }
