@@ -83,8 +83,8 @@
 //		return errors.Join(err1, err2, err3)
 //	}
 //
-// If two processes run this for one node, the second process reports that it waits. It
-// acts when the first one no longer renews the lease. The gates of a process are closed
+// If two processes on different hosts run this for one node, the second one reports that it
+// waits. It acts when the first one no longer renews the lease. The gates of a process are closed
 // until it holds the lease, and again if it was frozen or disconnected for too long. Only
 // the Node may be created before, because the Node must own the lease.
 //

@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	node, err := nodestatus.New(nodestatus.Config{
 		Client:          heart.CoreV1(),
 		NodeName:        *nodeName,
-		Gate:            func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }, // of two processes one acts
+		Gate:            func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }, // of two hosts one acts
 		Template:        template,
 		Setters:         setters(*nodeName),
 		HealthChecks:    []nodestatus.HealthCheck{unlessExists(*unhealthyFile)},
