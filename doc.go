@@ -83,10 +83,10 @@
 //		return errors.Join(err1, err2, err3)
 //	}
 //
-// If two processes on different hosts run this for one node, the second one reports that it
-// waits. It acts when the first one no longer renews the lease. The gates of a process are closed
-// until it holds the lease, and again if it was frozen or disconnected for too long. Only
-// the Node may be created before, because the Node must own the lease.
+// If two processes on different hosts run this for one node, the second one reports that
+// it waits. It acts when the first one no longer renews the lease. The gates of a process
+// are closed until it holds the lease, and again if it was frozen or disconnected for too
+// long. Only the Node may be created before, because the Node must own the lease.
 //
 // The other controllers are connected in the same way. If several replicas should share
 // a node, such a function becomes the Lead of an election.Config. The Owner of a
