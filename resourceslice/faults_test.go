@@ -12,12 +12,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -1338,11 +1340,25 @@ func TestAMistakenClusterPoolDoesNotBlockThePoolOfTheNode(t *testing.T) {
 	for _, remove := range []bool{false, true} {
 		t.Run(fmt.Sprintf("remove=%v", remove), func(t *testing.T) {
 			bubble(t, func(r *rig) {
-				r.start()
+				var failed atomic.Int32
+				r.start(func(cfg *resourceslice.Config) {
+					cfg.Hooks.WatchFailed = func(e resourceslice.WatchFailed) {
+						if !apierrors.IsForbidden(e.Err) {
+							t.Errorf("WatchFailed: %v", e.Err)
+						}
+						failed.Add(1)
+					}
+				})
 				r.publish(pools(device(1, "a")))
 				r.settle(time.Minute)
+				if n := failed.Load(); n != 0 {
+					t.Errorf("WatchFailed was called %d times, and no list has failed", n)
+				}
 				r.set(mistake)
 				r.settle(time.Minute)
+				if failed.Load() == 0 {
+					t.Error("WatchFailed was not called")
+				}
 				if forbidden, n := has[*resourceslice.ForbiddenError](r); n != 1 || forbidden.Verb != "list" {
 					t.Errorf("reported %v", r.reported())
 				}

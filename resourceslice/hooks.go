@@ -5,8 +5,8 @@ package resourceslice
 
 import "time"
 
-// Hooks are optional functions that the Controller calls after writes and
-// publishes. Goroutines of Run call them synchronously and without locks, several
+// Hooks are optional functions that the Controller calls after writes,
+// publishes and failures. Goroutines of Run call them synchronously and without locks, several
 // at a time. They must not block, because writes wait for them, so they must
 // not call Wait or Withdraw. A panic in a hook is reported and has no other effect.
 type Hooks struct {
@@ -16,6 +16,15 @@ type Hooks struct {
 	// Published is called each time a pool is published as Set, and each time a
 	// removed pool is gone, before Wait returns.
 	Published func(Published)
+	// WatchFailed is called after each list, and each start of a watch, that failed.
+	WatchFailed func(WatchFailed)
+}
+
+// WatchFailed is the argument of Hooks.WatchFailed.
+type WatchFailed struct {
+	// Err is the error. An answer from which the Controller recovers at once, such as an
+	// expired resourceVersion, is none.
+	Err error
 }
 
 // APICall is the argument of Hooks.APICall.

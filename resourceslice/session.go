@@ -230,6 +230,14 @@ func (s *session) synced() {
 
 // failed implements listener.
 func (s *session) failed(m *mirror, err error) {
+	if s.judge(m, err) && s.c.cfg.Hooks.WatchFailed != nil {
+		s.c.cfg.Hooks.WatchFailed(WatchFailed{Err: err})
+	}
+}
+
+// judge does what follows from the result of a list or watch. It reports whether the error
+// is reported.
+func (s *session) judge(m *mirror, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	class := apierr.Classify(err)
@@ -253,9 +261,12 @@ func (s *session) failed(m *mirror, err error) {
 	case class == apierr.Forbidden:
 		s.leaveOut(m.scope)
 		s.streak.Fail(s.ctx, s.c.cfg.ErrorHandler, &ForbiddenError{Verb: "list", Err: err}, "Failed to list and watch ResourceSlices")
+		return true
 	default:
 		s.streak.FailAfter(s.ctx, reportAfter, s.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: list and watch: %w", err), "Failed to list and watch ResourceSlices")
+		return true
 	}
+	return false
 }
 
 // lasted implements listener. Time that failing requests have taken does not count.

@@ -235,11 +235,15 @@ type Collected struct {
 	Candidate string
 }
 
+// ActionWatch is RequestFailed.Action of a list or watch.
+const ActionWatch = "watch"
+
 // RequestFailed is the argument of Hooks.RequestFailed.
 type RequestFailed struct {
-	// Lease is the Lease of the request, or of its LeaseCandidate.
+	// Lease is the Lease of the request, or of its LeaseCandidate; zero for a watch.
 	Lease types.NamespacedName
-	// Action is look, ping, unping, assign, announce, offer, retract or collect.
+	// Action is look, ping, unping, assign, announce, offer, retract, collect or
+	// [ActionWatch].
 	// Class is the kind of failure: Timeout, Conflict, Forbidden, Throttled,
 	// Server … Both are suitable for metric labels.
 	Action, Class string

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -111,6 +113,16 @@ func TestControllerRefused(t *testing.T) {
 		t.Run(tc.verb+" "+tc.resource, ctlBubble(func(r *ctlRig) {
 			tc.match.User = ctlUser
 			restore := r.server.Inject(apitest.Fault{Match: tc.match, Status: statuserr.Forbidden(tc.resource, "x", "not yours")})
+			var watches, others atomic.Int32
+			r.cfg.Hooks.RequestFailed = func(e RequestFailed) {
+				switch {
+				case e.Class != "Forbidden":
+				case e.Action == ActionWatch && e.Lease == types.NamespacedName{}:
+					watches.Add(1)
+				default:
+					others.Add(1)
+				}
+			}
 			a := r.stub("a", "1.19.0", "1.19.0").start()
 			r.server.Put(r.leads("a", 0))
 			r.stub("b", "1.19.0", "1.19.0").start()
@@ -125,6 +137,8 @@ func TestControllerRefused(t *testing.T) {
 			if n := len(r.server.Requests(apitest.Match{User: ctlUser})); n > 200 {
 				r.Errorf("%d requests in an hour", n)
 			}
+			r.want("some watches failed", watches.Load() > 0, tc.verb == "list")
+			r.want("some other requests failed", others.Load() > 0, tc.verb != "list")
 			restore()
 			r.advance(6 * time.Minute)
 			r.want("holder", r.holder(), "b")

@@ -127,6 +127,7 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 		err = fmt.Errorf("coordinator: list and watch %s: %w", m.resource, err)
 	}
 	c.watching.Fail(ctx, c.cfg.ErrorHandler, &m.streak, err, "Failed to list and watch", "resource", m.resource)
+	spec.Call(c.cfg.Hooks.RequestFailed, RequestFailed{Action: ActionWatch, Class: class.String(), Err: err})
 	switch class {
 	case apierr.Forbidden, apierr.NotFound, apierr.Unauthorized, apierr.Invalid, apierr.Gone:
 		m.refusals++

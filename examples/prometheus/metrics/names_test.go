@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/podsync"
@@ -124,6 +125,7 @@ var valueInQuery = regexp.MustCompile(`[{,]([a-z]+)(=~|!=|=)"([^"]*)"`)
 func TestAlertsQueryWhatIsRegistered(t *testing.T) {
 	values := map[string]bool{"result=ok": true, "result=401": true, "result=403": true, "result=error": true, "code=5..": true}
 	values["op="+string(election.OpWatch)] = true
+	values["action="+coordinator.ActionWatch] = true
 	values["reason="+string(configcheckpoint.ReasonSourceFailed)] = true
 	for p := lease.PhasePending; p <= lease.PhaseStopped; p++ {
 		values["phase="+p.String()] = true

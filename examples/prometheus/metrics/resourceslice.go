@@ -20,6 +20,7 @@ func ResourceSlice(registry prometheus.Registerer, next resourceslice.Hooks) (re
 		latency    = s.histogram("kubewright_resourceslice_publish_duration_seconds", "Time from Set, or from a change by another client, to the pool being published.", lagBuckets(), "driver")
 		incomplete = s.counter("kubewright_resourceslice_incomplete_seconds_total", "Time for which a pool was incomplete, so that none of its devices could be allocated.", "driver")
 		repairs    = s.counter("kubewright_resourceslice_repairs_total", "Publishes that undid a change by another client.", "driver")
+		watches    = s.counter("kubewright_resourceslice_watch_failures_total", "Lists and watches of ResourceSlices that failed, by result.", "result")
 		devices    = s.gauge("kubewright_resourceslice_devices", "Published devices.", "driver")
 	)
 	// The gauges are sums over the pools of a driver.
@@ -31,6 +32,10 @@ func ResourceSlice(registry prometheus.Registerer, next resourceslice.Hooks) (re
 	hooks.APICall = func(e resourceslice.APICall) {
 		writes.WithLabelValues(e.Pool.Driver, e.Verb, resultOf(e.Err)).Inc()
 		call(next.APICall, e)
+	}
+	hooks.WatchFailed = func(e resourceslice.WatchFailed) {
+		watches.WithLabelValues(resultOf(e.Err)).Inc()
+		call(next.WatchFailed, e)
 	}
 	hooks.Published = func(e resourceslice.Published) {
 		latency.WithLabelValues(e.Pool.Driver).Observe(e.Latency.Seconds())

@@ -188,6 +188,7 @@ func TestResourceSlice(t *testing.T) {
 	}
 	hooks.APICall(resourceslice.APICall{Pool: pool("gpu", "a"), Verb: "create"})
 	hooks.APICall(resourceslice.APICall{Pool: pool("gpu", "a"), Verb: "create", Err: apierrors.NewTooManyRequests("later", 1)})
+	hooks.WatchFailed(resourceslice.WatchFailed{Err: apierrors.NewTooManyRequests("later", 1)})
 	publish(pool("gpu", "a"), 8, false)
 	publish(pool("gpu", "b"), 4, false)
 	publish(pool("gpu", "a"), 6, true)
@@ -196,6 +197,7 @@ func TestResourceSlice(t *testing.T) {
 	check(t, registry, map[string]float64{
 		`kubewright_resourceslice_writes_total{driver="gpu",result="ok",verb="create"}`:  1,
 		`kubewright_resourceslice_writes_total{driver="gpu",result="429",verb="create"}`: 1,
+		`kubewright_resourceslice_watch_failures_total{result="429"}`:                    1,
 		`kubewright_resourceslice_publish_duration_seconds_count{driver="gpu"}`:          4,
 		`kubewright_resourceslice_publish_duration_seconds_sum{driver="gpu"}`:            4,
 		`kubewright_resourceslice_publish_duration_seconds_count{driver="nic"}`:          1,
