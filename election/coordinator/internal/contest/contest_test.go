@@ -447,6 +447,16 @@ func TestTheAnswerAboutAnotherCandidate(t *testing.T) {
 		if got := c.candidates["a"]; got.UID != "another" || got.RenewTime != 7 || !got.heard.IsZero() {
 			t.Errorf("version %d: the candidate is %+v; nothing says that it was created just now", version, got)
 		}
+		old := candidateAt(2, "a", 9)
+		old.UID = "another"
+		apply(t, c, decideNow, Answered{To: ping, Candidate: &old})
+		if got := c.candidates["a"]; got.RenewTime != 7 {
+			t.Errorf("an older answer made it %+v", got)
+		}
+		apply(t, c, decideNow, Answered{To: ping, Candidate: &old, Read: true})
+		if got := c.candidates["a"]; got.RenewTime != 7 {
+			t.Errorf("a read that began before the last version was known made it %+v", got)
+		}
 	}
 }
 
