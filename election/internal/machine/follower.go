@@ -3,7 +3,11 @@
 
 package machine
 
-import "time"
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // pollFor is the time for which an object is polled after a watch was refused.
 const pollFor = 10 * time.Minute
@@ -36,6 +40,7 @@ type follower struct {
 	poll time.Duration // between two reads of an object that can't be watched
 
 	sure      certainty
+	buried    types.UID     // of the last object that the watch showed to be deleted; "" for none
 	stream    int           // grows when the watch waits for versions that will not come
 	polling   bool          // the object can't be watched,
 	pollUntil time.Duration // until then
@@ -44,6 +49,10 @@ type follower struct {
 	failures  int           // reads in a row that failed
 	retryAt   time.Duration
 }
+
+// isBuried reports whether an object is the one that was deleted last. The answer to a write
+// may come after that.
+func (f *follower) isBuried(uid types.UID) bool { return f.buried != "" && uid == f.buried }
 
 // Polling reports whether the object can't be watched.
 func (f *follower) Polling() bool { return f.polling }

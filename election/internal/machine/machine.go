@@ -62,7 +62,6 @@ type Machine struct {
 	sighting
 	follower
 	lastRead time.Duration // when the last GET was answered
-	buried   types.UID     // of the last Lease that the watch showed to be deleted; "" for none
 	settled  bool          // a Lease was seen, or its creation would be
 	// blind means that the next event of the watch may stand for several states, because
 	// the watch began without a version, at blindSince.
@@ -621,7 +620,7 @@ func (m *Machine) delay(now time.Duration, failures int, asked time.Duration) ti
 
 // stored updates m after a successful write.
 func (m *Machine) stored(now Instant, e Answered[*coordinationv1.Lease]) {
-	if m.buried != "" && e.Object.UID == m.buried {
+	if m.isBuried(e.Object.UID) {
 		return // and deleted, which the watch has delivered before this answer
 	}
 	switch e.Op {

@@ -12,7 +12,6 @@ import (
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
@@ -27,7 +26,6 @@ type Upkeep struct {
 	// Invariant: there is no object before one was observed.
 	known   bool
 	object  *coordinationv1beta1.LeaseCandidate // nil if it does not exist
-	buried  types.UID                           // of the last one that the watch showed to be deleted; "" for none
 	written time.Duration                       // when it was last written
 	renewAt time.Duration
 	denials int           // writes in a row that failed
@@ -196,7 +194,7 @@ func (u *Upkeep) done(now time.Duration, e Answered[*coordinationv1beta1.LeaseCa
 	switch {
 	case gone:
 		o = nil
-	case e.Op != Read && u.buried != "" && o.UID == u.buried:
+	case e.Op != Read && u.isBuried(o.UID):
 		u.written = now // and deleted, which the watch has delivered before this answer
 		return
 	case e.Op != Read:
