@@ -105,15 +105,13 @@ func Faults() []Fault {
 			send := x.send
 			x.send = func() (*http.Response, error) {
 				resp, err := send()
-				select {
-				case <-time.After(answerIn):
-					return resp, err
-				case <-x.ctx.Done():
+				if late := x.wait(answerIn); late != nil {
+					if resp != nil {
+						resp.Body.Close()
+					}
+					return nil, late
 				}
-				if resp != nil {
-					resp.Body.Close()
-				}
-				return nil, x.ctx.Err()
+				return resp, err
 			}
 		}},
 		{Name: "409", places: func(p plan.Place) bool { return p.Verb == "update" || p.Verb == "patch" },
@@ -127,10 +125,8 @@ func Faults() []Fault {
 		{Name: "slow", places: requests, lasts: slowFor, apply: func(x *exchange) {
 			send := x.send
 			x.send = func() (*http.Response, error) {
-				select {
-				case <-time.After(slowFor):
-				case <-x.ctx.Done():
-					return nil, x.ctx.Err()
+				if err := x.wait(slowFor); err != nil {
+					return nil, err
 				}
 				return send()
 			}
@@ -206,6 +202,16 @@ func (x *exchange) apply(f Fault) {
 	}
 	if f.apply != nil {
 		f.apply(x)
+	}
+}
+
+// wait lets time pass. It returns an error if the program gives up the request before that.
+func (x *exchange) wait(d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-x.ctx.Done():
+		return x.ctx.Err()
 	}
 }
 

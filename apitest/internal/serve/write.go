@@ -143,14 +143,9 @@ func (c *Call) create() (*Answer, error) {
 func (s *Server) advises(namespace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.advised[namespace] {
-		return false
-	}
-	if s.advised == nil {
-		s.advised = map[string]bool{}
-	}
+	known := s.advised[namespace]
 	s.advised[namespace] = true
-	return true
+	return !known
 }
 
 // insert prepares, validates and stores a new object. The store must be locked.
