@@ -5,10 +5,10 @@ package resourceslice
 
 import "time"
 
-// Hooks are optional functions that the Controller calls after writes,
-// publishes and failures. Goroutines of Run call them synchronously and without locks, several
-// at a time. They must not block, because writes wait for them, so they must
-// not call Wait or Withdraw. A panic in a hook is reported and has no other effect.
+// Hooks are optional functions that the Controller calls after writes, publishes and
+// failures. Goroutines of Run call them synchronously and without locks, several at a
+// time. They must not block, because writes wait for them, so they must not call Wait or
+// Withdraw. A panic in a hook is reported and has no other effect.
 type Hooks struct {
 	// APICall is called after each request that writes a slice; dry runs
 	// don't count.

@@ -50,11 +50,18 @@ const (
 
 // works is what the log says at the end of the failures of an activity.
 var works = [activities]string{
-	"The containers can be listed again", "The watch of the runtime works again", "Containers can be stopped again",
-	"Old runs can be removed again", "Containers without a pod can be removed again", "Volumes are mounted again",
-	"Sandbox calls work again", "Volumes are refreshed again", "Records can be written again",
-	"What containers have read can be written again", "The disk usage of pods can be measured again",
-	"Evictions because of disk usage work again", "",
+	relisting:   "The containers can be listed again",
+	watching:    "The watch of the runtime works again",
+	stopping:    "Containers can be stopped again",
+	removing:    "Old runs can be removed again",
+	straying:    "Containers without a pod can be removed again",
+	mounting:    "Volumes are mounted again",
+	sandboxing:  "Sandbox calls work again",
+	refreshing:  "Volumes are refreshed again",
+	recording:   "Records can be written again",
+	remembering: "What containers have read can be written again",
+	measuring:   "The disk usage of pods can be measured again",
+	evicting:    "Evictions because of disk usage work again",
 }
 
 // reports report the failures of a pod, of a container, or of the node, to the log.
