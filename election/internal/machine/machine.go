@@ -393,6 +393,7 @@ func (m *Machine) tick(now Instant) {
 	m.follower.tick(now.Mono)
 	m.alarm = alarm{now.Mono + IdleWake}
 	m.alarm.due(now.Mono, m.standBackTo) // then there are records to write
+	m.alarm.due(now.Mono, m.base)        // and offers are accepted
 	if m.busy != "" {
 		return // the answer may change everything
 	}

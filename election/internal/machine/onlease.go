@@ -250,7 +250,7 @@ func (r *onLease) placed() bool {
 // wanted returns the record that the Lease should have now, and whether it
 // should have one.
 func (r *onLease) wanted(now time.Duration) (record, bool) {
-	if r.self.LastResort || r.stopping || now < r.standBackTo {
+	if r.self.LastResort || r.stopping || now < r.standBackTo || r.declines(now) {
 		return record{}, false
 	}
 	rec := record{Peer: r.asPeer(), Strategy: r.Strategy.Name()}
@@ -275,6 +275,12 @@ func (r *onLease) offered() string {
 		return ""
 	}
 	return id
+}
+
+// declines reports whether this candidate withdraws because it can't take the lease that it is
+// offered: a leader before the present one, which it lost sight of, may still lead.
+func (r *onLease) declines(now time.Duration) bool {
+	return r.phase == Standby && now < r.base && r.offered() != ""
 }
 
 func (r *onLease) published() bool {
@@ -308,6 +314,8 @@ func (r *onLease) recordWritten(now time.Duration, op Op) {
 	switch {
 	case op == Publish && r.published():
 		r.recordStored(now)
+	case op == Withdraw && !r.published():
+		r.postpone(r.base) // another offer would be declined, too
 	case op == Publish, op == Withdraw && r.published():
 		// Another component, such as a webhook, alters writes.
 		r.own.retryAt = now + changeGap
