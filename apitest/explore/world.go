@@ -33,7 +33,7 @@ type World struct {
 	cfg      Config
 	plan     plan.Plan
 	faults   []Fault
-	limit    int // requests after which the run is given up; 0 means none
+	limit    int // see mode
 	scenario Scenario
 	order    *turnstile
 	over     context.Context // done when programs must have ended
@@ -58,6 +58,8 @@ type World struct {
 	hit       []bool
 	busy      time.Time // the last fault is over by then
 	requests  int
+	instant   time.Duration // the millisecond of the last request
+	earlier   int           // requests before it
 	spots     []spot
 	journal   []*entry
 	problems  []string
@@ -171,6 +173,9 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 	place.Number = w.seen[place]
 	var faults []Fault
 	if !p.program.Undisturbed {
+		if ms := w.now().Truncate(time.Millisecond); ms != w.instant { // each request takes a nanosecond
+			w.instant, w.earlier = ms, w.requests
+		}
 		w.requests++
 		if resource, _, _ := strings.Cut(place.Target, " "); place.Verb == "watch" && !slices.Contains(p.lane.watched, resource) {
 			p.lane.watched = append(slices.Clone(p.lane.watched), resource)
@@ -182,7 +187,7 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 	}
 	e := &entry{at: w.now(), program: p.lane.name, text: strings.TrimSpace(place.Verb + " " + place.Target)}
 	w.journal = append(w.journal, e)
-	if w.limit > 0 && w.requests > w.limit && !w.hot {
+	if w.limit > 0 && (w.requests-w.earlier > w.limit || w.requests > 10*w.limit) && !w.hot {
 		w.hot = true
 		w.problems = append(w.problems, fmt.Sprintf("%d requests within %v: a loop without a pause", w.requests, w.now()))
 		for _, p := range w.processes {
@@ -309,7 +314,7 @@ func (w *World) settle() {
 type mode struct {
 	free  bool // requests are not ordered
 	list  bool // the outcome has the spots
-	limit int  // requests after which the run is given up; 0 means none
+	limit int  // the run is given up after more requests in a millisecond, or ten times as many in all; 0 means none
 }
 
 // runPlan runs the scenario with the faults of a plan. same compares the end with that of
