@@ -122,20 +122,27 @@ func parseClause(clause string) (a Accepted, q float64, ok bool) {
 		return a, 0, false
 	}
 	q = 1
-	params := map[string]string{}
+	var as, group, version string
 	for param := range strings.SplitSeq(clause, ";") {
-		k, v, _ := strings.Cut(strings.TrimSpace(param), "=")
-		params[k] = v
+		switch name, value, _ := strings.Cut(strings.TrimSpace(param), "="); name {
+		case "q":
+			if n, err := strconv.ParseFloat(value, 64); err == nil {
+				q = n
+			}
+		case "as":
+			as = value
+		case "g":
+			group = value
+		case "v":
+			version = value
+		}
 	}
-	if v, err := strconv.ParseFloat(params["q"], 64); err == nil {
-		q = v
-	}
-	switch params["as"] {
+	switch as {
 	case "":
 		return a, q, true
 	case "PartialObjectMetadata", "PartialObjectMetadataList":
-		a.Partial, a.list = true, strings.HasSuffix(params["as"], "List")
-		return a, q, params["g"] == metav1.GroupName && (params["v"] == "v1" || params["v"] == "v1beta1")
+		a.Partial, a.list = true, strings.HasSuffix(as, "List")
+		return a, q, group == metav1.GroupName && (version == "v1" || version == "v1beta1")
 	}
 	return a, 0, false
 }
