@@ -10,7 +10,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
@@ -145,7 +144,8 @@ func (u *Upkeep) desired(now Instant) (*coordinationv1beta1.LeaseCandidate, time
 // describe writes the description of the candidate into its LeaseCandidate. It reports
 // whether that changed the object.
 func (u *Upkeep) describe(lc *coordinationv1beta1.LeaseCandidate) (changed bool) {
-	before, p := lc.DeepCopy(), u.want.self
+	before, p := lc.Spec, u.want.self
+	peer, had := lc.Annotations[spec.PeerAnnotation]
 	lc.Spec.BinaryVersion, lc.Spec.EmulationVersion = p.BinaryVersion, p.Emulated()
 	lc.Spec.Strategy = coordinationv1.CoordinatedLeaseStrategy(u.rules.Strategy.Name())
 	delete(lc.Annotations, spec.PeerAnnotation)
@@ -153,7 +153,9 @@ func (u *Upkeep) describe(lc *coordinationv1beta1.LeaseCandidate) (changed bool)
 		raw, _ := json.Marshal(spec.Peer{Priority: p.Priority, Attributes: p.Attributes}) // never fails
 		metav1.SetMetaDataAnnotation(&lc.ObjectMeta, spec.PeerAnnotation, string(raw))
 	}
-	return !equality.Semantic.DeepEqual(before, lc)
+	want, has := lc.Annotations[spec.PeerAnnotation]
+	return peer != want || had != has || before.Strategy != lc.Spec.Strategy ||
+		before.BinaryVersion != lc.Spec.BinaryVersion || before.EmulationVersion != lc.Spec.EmulationVersion
 }
 
 // observe updates u from the stored object, or from the object as it was deleted.
