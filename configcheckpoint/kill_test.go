@@ -137,30 +137,33 @@ func TestPayloadThatEndsTheProcessIsRejected(t *testing.T) {
 		"decode: overflow": {DefaultAttempts, ReasonCrashLoop},
 		"decode: hang":     {0, ReasonDecodeFailed},
 	} {
-		base := t.TempDir()
-		assign := func(text string) {
-			if err := os.WriteFile(filepath.Join(base, "source"), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
+		t.Run(payload, func(t *testing.T) {
+			t.Parallel()
+			base := t.TempDir()
+			assign := func(text string) {
+				if err := os.WriteFile(filepath.Join(base, "source"), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
-		}
-		life := func() (said string, ok bool) {
-			out, err := child(t, "agent", filepath.Join(base, "store")).Output()
-			return string(out), err == nil
-		}
-		assign("good")
-		life()
-		if said, ok := life(); !ok || !strings.Contains(said, "ended Good") {
-			t.Fatalf("%s: before it: %s", payload, said)
-		}
-		assign(payload)
-		deaths := 0
-		said, ok := life()
-		for ; !ok && deaths < 12; said, ok = life() {
-			deaths++
-		}
-		if deaths != want.deaths || !strings.HasPrefix(said, "started good") || !strings.Contains(said, "ended "+string(want.reason)) {
-			t.Errorf("%s: %d deaths, want %d; then: %s", payload, deaths, want.deaths, said)
-		}
+			life := func() (said string, ok bool) {
+				out, err := child(t, "agent", filepath.Join(base, "store")).Output()
+				return string(out), err == nil
+			}
+			assign("good")
+			life()
+			if said, ok := life(); !ok || !strings.Contains(said, "ended Good") {
+				t.Fatalf("before it: %s", said)
+			}
+			assign(payload)
+			deaths := 0
+			said, ok := life()
+			for ; !ok && deaths < 12; said, ok = life() {
+				deaths++
+			}
+			if deaths != want.deaths || !strings.HasPrefix(said, "started good") || !strings.Contains(said, "ended "+string(want.reason)) {
+				t.Errorf("%d deaths, want %d; then: %s", deaths, want.deaths, said)
+			}
+		})
 	}
 }
 
@@ -168,50 +171,53 @@ func TestPayloadThatEndsTheProcessIsRejected(t *testing.T) {
 // each way, under a supervisor that knows nothing but to start them again.
 func TestCrashLoopingProcess(t *testing.T) {
 	for _, death := range []string{"panic", "exit", "abort"} {
-		base := t.TempDir()
-		dir := filepath.Join(base, "store")
-		assign := func(text string) {
-			t.Helper()
-			if err := os.WriteFile(filepath.Join(base, "source"), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
+		t.Run(death, func(t *testing.T) {
+			t.Parallel()
+			base := t.TempDir()
+			dir := filepath.Join(base, "store")
+			assign := func(text string) {
+				t.Helper()
+				if err := os.WriteFile(filepath.Join(base, "source"), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
-		}
-		life := func() (said string, status int) {
-			t.Helper()
-			out, err := child(t, "agent", dir).Output()
-			var exit *exec.ExitError
-			if err != nil && !errors.As(err, &exit) {
-				t.Fatal(err)
+			life := func() (said string, status int) {
+				t.Helper()
+				out, err := child(t, "agent", dir).Output()
+				var exit *exec.ExitError
+				if err != nil && !errors.As(err, &exit) {
+					t.Fatal(err)
+				}
+				line, _, _ := strings.Cut(string(out), "\n")
+				if exit != nil {
+					return line, exit.ExitCode()
+				}
+				return line, 0
 			}
-			line, _, _ := strings.Cut(string(out), "\n")
-			if exit != nil {
-				return line, exit.ExitCode()
+			assign("good")
+			if said, status := life(); said != "started default" || status != 75 {
+				t.Fatalf("%q, status %d", said, status)
 			}
-			return line, 0
-		}
-		assign("good")
-		if said, status := life(); said != "started default" || status != 75 {
-			t.Fatalf("%q, status %d", said, status)
-		}
-		if said, status := life(); said != "started good" || status != 0 {
-			t.Fatalf("%q, status %d", said, status)
-		}
-		assign(death)
-		if said, status := life(); said != "started good" || status != 75 {
-			t.Fatalf("%q, status %d", said, status)
-		}
-		starts := 0
-		for {
-			said, _ := life()
-			if said == "started good" {
-				break
+			if said, status := life(); said != "started good" || status != 0 {
+				t.Fatalf("%q, status %d", said, status)
 			}
-			if starts++; said != "started "+death || starts > DefaultAttempts {
-				t.Fatalf("%q, start %d", said, starts)
+			assign(death)
+			if said, status := life(); said != "started good" || status != 75 {
+				t.Fatalf("%q, status %d", said, status)
 			}
-		}
-		if starts != DefaultAttempts {
-			t.Errorf("%s: %d starts, want %d", death, starts, DefaultAttempts)
-		}
+			starts := 0
+			for {
+				said, _ := life()
+				if said == "started good" {
+					break
+				}
+				if starts++; said != "started "+death || starts > DefaultAttempts {
+					t.Fatalf("%q, start %d", said, starts)
+				}
+			}
+			if starts != DefaultAttempts {
+				t.Errorf("%d starts, want %d", starts, DefaultAttempts)
+			}
+		})
 	}
 }

@@ -59,7 +59,7 @@ func TestLifecycle(t *testing.T) {
 		MaxPerHour: 1000,
 		// The source's pause after errors, and the reflector's.
 		ReadyWithin: 2 * time.Minute,
-	})
+	}, testing.Short())
 }
 
 // agentConfig is the ConfigMap of the tests with one content.

@@ -111,8 +111,8 @@ func testANoteAfterASilentDeathIsCountedOnce(t *testing.T) {
 }
 
 // TestPowerCutsOfALongTrialAreNoCrashLoop: a configuration whose health comes and goes
-// is never promoted, and never rolled back for its health. Three power cuts in three
-// weeks rolled it back.
+// is never promoted, and never rolled back for its health. Three power cuts, however far
+// apart, rolled it back.
 func TestPowerCutsOfALongTrialAreNoCrashLoop(t *testing.T) {
 	synctest.Test(t, testPowerCutsOfALongTrialAreNoCrashLoop)
 }
@@ -128,15 +128,15 @@ func testPowerCutsOfALongTrialAreNoCrashLoop(t *testing.T) {
 	n.start()
 	n.delivers("B")
 	n.restarts()
-	for week := range 4 {
+	for day := range 4 {
 		before := n.disk.Changes()
-		n.goes(7 * 24 * time.Hour)
+		n.goes(24 * time.Hour)
 		if changes := n.disk.Changes() - before; changes > 2 { // a write and its flush
-			t.Errorf("%d changes of the disk in a week", changes)
+			t.Errorf("%d changes of the disk in a day", changes)
 		}
 		n.is("B", isTrue, PhaseTrial, ReasonTrial)
 		n.kill()
-		n.boot = fmt.Sprint("boot ", week+2)
+		n.boot = fmt.Sprint("boot ", day+2)
 		n.start()
 	}
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)

@@ -51,9 +51,9 @@ func candidateSubject(native bool) lifecycletest.Subject {
 }
 
 func TestCandidateLifecycle(t *testing.T) {
-	lifecycletest.Test(t, candidateSubject(false))
+	lifecycletest.Test(t, candidateSubject(false), testing.Short())
 }
 
 func TestCandidateLifecycleWithLeaseCandidates(t *testing.T) {
-	lifecycletest.Test(t, candidateSubject(true))
+	lifecycletest.Test(t, candidateSubject(true), testing.Short())
 }

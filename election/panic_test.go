@@ -114,7 +114,7 @@ func TestAPanicInAStrategyConcernsOneCandidate(t *testing.T) {
 				a := r.start("a", func(cfg *Config) { cfg.Strategy = panickyStrategy{method, "bad"} })
 				r.sleep(10 * time.Second)
 				bad := r.start("bad", func(cfg *Config) { cfg.Self.Priority = 1 })
-				r.sleep(20 * time.Minute)
+				r.sleep(5 * time.Minute)
 				r.expectLeader(a)
 				if errs := a.errors(); len(errs) != 1 {
 					t.Errorf("%d errors, want one: %v", len(errs), errs)
@@ -122,7 +122,7 @@ func TestAPanicInAStrategyConcernsOneCandidate(t *testing.T) {
 				callbacktest.WantPanic(t, a.errors(), "Strategy."+method)
 				bad.stop()
 				better := r.start("better", func(cfg *Config) { cfg.Self.Priority = 2 })
-				r.sleep(20 * time.Minute)
+				r.sleep(5 * time.Minute)
 				r.expectLeader(better)
 			})
 		})

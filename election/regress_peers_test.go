@@ -27,9 +27,9 @@ func TestTiesStayWithTheIncumbent(t *testing.T) {
 		for i := range 5 {
 			r.start(fmt.Sprint("c", i))
 		}
-		r.sleep(25 * time.Minute)
+		r.sleep(10 * time.Minute)
 		if stays := r.office.stays(); len(stays) != 1 {
-			t.Errorf("%d terms in 25 minutes", len(stays))
+			t.Errorf("%d terms in ten minutes", len(stays))
 		}
 	})
 }

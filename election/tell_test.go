@@ -162,10 +162,10 @@ func TestEachOutageOfTheWatchIsLogged(t *testing.T) {
 					t.Errorf("native %v, %s: %d failures and %d ends in the log:\n%s", native, when, f, e, text)
 				}
 			}
-			r.sleep(50 * time.Minute) // after an hour it is logged again
+			r.sleep(20 * time.Minute) // after an hour it is logged again
 			expect("the watch is forbidden", 1, 0)
 			flaky := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "get", Resource: "leases"}, Times: 2, Status: statuserr.Unavailable(0)})
-			r.sleep(time.Hour)
+			r.sleep(20 * time.Minute)
 			flaky()
 			text := log()
 			if strings.Contains(text, "watch of the lease works again") || !strings.Contains(text, "Reads of the lease succeed again") {
@@ -173,9 +173,9 @@ func TestEachOutageOfTheWatchIsLogged(t *testing.T) {
 			}
 			before := [2]int{strings.Count(text, "failed"), strings.Count(text, "again")}
 			heal()
-			r.sleep(2 * time.Hour)
+			r.sleep(20 * time.Minute)
 			refuse()
-			r.sleep(50 * time.Minute)
+			r.sleep(20 * time.Minute)
 			text = log()
 			if f, e := strings.Count(text, "failed")-before[0], strings.Count(text, "again")-before[1]; f != kinds || e != kinds {
 				t.Errorf("native %v: %d failures and %d ends after the watch was allowed and refused again:\n%s", native, f, e, text)

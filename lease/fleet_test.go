@@ -116,7 +116,7 @@ func (f *fleet) wantFlat(when string, h []int, each int) {
 func TestTenThousandNodes(t *testing.T) {
 	nodes := 10_000
 	if testing.Short() {
-		nodes = 1_000
+		nodes = 300
 	}
 	testFlat(t, nodes, apitest.Fault{Hang: true})
 }
@@ -355,7 +355,7 @@ func TestGatesThatHangCloseNoOtherGate(t *testing.T) {
 				}
 			}, func(f *fleet) {
 				f.start()
-				pass(2 * time.Minute)
+				pass(time.Minute)
 				late := 0
 				for i := range nodes {
 					name := fmt.Sprintf("node-%05d", i)
@@ -391,7 +391,7 @@ func TestGatesThatHangCloseNoOtherGate(t *testing.T) {
 
 // A gate that answers later than a worker waits, and before the deadline, is used.
 func TestASlowGateIsWaitedForWithoutAWorker(t *testing.T) {
-	fleetBubble(t, 500, func(cfg *Config) {
+	fleetBubble(t, 100, func(cfg *Config) {
 		cfg.Workers = 2
 		cfg.Gate = func(ctx context.Context, _ string) error {
 			select {
@@ -405,8 +405,8 @@ func TestASlowGateIsWaitedForWithoutAWorker(t *testing.T) {
 		pass(3 * time.Minute)
 		f.server.ResetJournal()
 		pass(10 * time.Minute)
-		if n := len(f.server.Requests(puts)); n < 500*60*4/5 || n > 500*61 {
-			t.Errorf("%d renewals in 60 intervals of 500 nodes", n)
+		if n := len(f.server.Requests(puts)); n < 100*60*4/5 || n > 100*61 {
+			t.Errorf("%d renewals in 60 intervals of 100 nodes", n)
 		}
 	})
 }

@@ -35,5 +35,5 @@ func TestLifecycle(t *testing.T) {
 		// client-go itself repeats each of them every second.
 		MaxPerHour:  3600,
 		ReadyWithin: 17 * time.Second,
-	})
+	}, testing.Short())
 }

@@ -33,7 +33,7 @@ func fleet(n int) []string {
 func TestFleet(t *testing.T) {
 	n := 200
 	if testing.Short() {
-		n = 100
+		n = 50
 	}
 	synctest.Test(t, func(t *testing.T) { testFleet(t, n) })
 }

@@ -26,7 +26,7 @@ import (
 func TestWritesThatHangCloseNoGate(t *testing.T) {
 	n := 1000
 	if testing.Short() {
-		n = 300
+		n = 100
 	}
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})

@@ -28,7 +28,7 @@ func TestLifecycle(t *testing.T) {
 		// within callTimeout. So are the attempts to watch the Node, twice a minute.
 		MaxPerHour:  5000,
 		ReadyWithin: 30 * time.Second,
-	})
+	}, testing.Short())
 }
 
 func TestLifecycleWithShutdownWork(t *testing.T) {
@@ -48,5 +48,5 @@ func TestLifecycleWithShutdownWork(t *testing.T) {
 		ReturnWithin:  DefaultShutdownTimeout,
 		MaxPerHour:    5000,
 		ReadyWithin:   45 * time.Second, // a call that hangs does so for callTimeout
-	})
+	}, testing.Short())
 }

@@ -20,7 +20,7 @@ import (
 func TestFunctionsThatHangOnSomeNodesSilenceNoOther(t *testing.T) {
 	n, workers := 2000, 64
 	if testing.Short() {
-		n, workers = 250, 8
+		n, workers = 100, 4
 	}
 	for name, hang := range map[string]func(ctx context.Context){
 		"until the context is done": func(ctx context.Context) { <-ctx.Done() },
@@ -97,7 +97,7 @@ func TestTooFewWorkersAreReported(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		w.pass(5 * time.Minute)
+		w.pass(2 * time.Minute)
 		all := said.get()
 		if len(all) != 1 || all[0].Ended || all[0].Nodes != 501 || all[0].Workers != 2 || all[0].Late <= DefaultSyncInterval || all[0].Round < 50*time.Millisecond {
 			t.Fatalf("said %+v", all)
@@ -106,7 +106,7 @@ func TestTooFewWorkersAreReported(t *testing.T) {
 			t.Errorf("the status is %+v", status)
 		}
 		slow.set(0)
-		w.pass(5 * time.Minute)
+		w.pass(2 * time.Minute)
 		if all = said.get(); len(all) != 2 || !all[1].Ended {
 			t.Errorf("said %+v", all)
 		}

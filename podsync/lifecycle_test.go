@@ -39,5 +39,5 @@ func TestLifecycle(t *testing.T) {
 		// throttled or reset request ten times.
 		MaxPerHour:  2 * 120 * 11 * 3 / 2,
 		ReadyWithin: 2 * time.Minute,
-	})
+	}, testing.Short())
 }

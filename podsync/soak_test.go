@@ -42,7 +42,7 @@ func TestSoak(t *testing.T) {
 	}
 	seeds := *soakSeeds
 	if testing.Short() {
-		seeds = min(seeds, 8)
+		seeds = min(seeds, 4)
 	}
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed+1), func(t *testing.T) {

@@ -42,7 +42,7 @@ func TestLifecycle(t *testing.T) {
 		// most requests, about 2,230 in an hour, with a standard deviation of 60.
 		MaxPerHour:  2700,
 		ReadyWithin: 6 * time.Minute,
-	})
+	}, testing.Short())
 }
 
 func TestPublishedIsCalledBeforeWaitReturns(t *testing.T) {

@@ -197,17 +197,17 @@ func TestManySlicesAndASlowWatch(t *testing.T) {
 		r.start()
 		r.settle(time.Second)
 		resume := r.s.StallWatches(apitest.Match{User: r.user.Name})
-		all := tainted(150 * 64)
-		r.publish(resourceslice.Pool{Devices: all})
-		changes := 20
+		slices, changes := 150, 20
 		if testing.Short() {
-			changes = 3
+			slices, changes = 50, 3
 		}
+		all := tainted(slices * 64)
+		r.publish(resourceslice.Pool{Devices: all})
 		for i := range changes {
 			all[0] = device(0, fmt.Sprint(i))
 			r.publish(resourceslice.Pool{Devices: all})
 		}
-		r.expect("while the watch delivers nothing", 150, changes, 0)
+		r.expect("while the watch delivers nothing", slices, changes, 0)
 		resume()
 		r.settle(time.Hour)
 		r.expect("when it does", 0, 0, 0)

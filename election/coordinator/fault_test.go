@@ -152,9 +152,9 @@ func TestControllerRefused(t *testing.T) {
 		r.advance(40 * time.Minute)
 		a := r.stub("a", "1.19.0", "1.19.0").start()
 		r.want("holder", r.holder(), "a") // the election does not wait for it
-		r.advance(5 * time.Hour)
-		if n := len(r.server.Requests(apitest.Match{User: ctlUser, Verb: "delete"})); n > 100 {
-			r.Errorf("%d deletes in five hours", n)
+		r.advance(2 * time.Hour)
+		if n := len(r.server.Requests(apitest.Match{User: ctlUser, Verb: "delete"})); n > 60 {
+			r.Errorf("%d deletes in two hours", n)
 		}
 		r.want("reported", len(r.errors()), 1)
 		a.stop()

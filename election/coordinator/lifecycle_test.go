@@ -49,5 +49,5 @@ func TestControllerLifecycle(t *testing.T) {
 		// requests, and client-go repeats a throttled or reset request ten times.
 		MaxPerHour:  2500,
 		ReadyWithin: 3 * time.Minute,
-	})
+	}, testing.Short())
 }

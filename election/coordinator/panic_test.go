@@ -51,10 +51,10 @@ func TestAPanicInAHookChangesNothing(t *testing.T) {
 				r.want("holder", r.holder(), "a")
 				r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Resource: "leases"}, Status: statuserr.InternalError("broken"), Times: 1})
 				b := r.stub("b", "1.35.0", "1.37.0").start()
-				r.advance(10 * time.Minute)
+				r.advance(2 * time.Minute)
 				r.want("holder", r.holder(), "b")
 				b.stop()
-				r.advance(40 * time.Minute) // its record does not answer, and is deleted
+				r.advance(35 * time.Minute) // its record does not answer, and is deleted
 				if told := r.told(); !slices.Contains(told, "elected a") || !slices.Contains(told, "preferred b") ||
 					!slices.Contains(told, "silent b") || !slices.Contains(told, "collected b") {
 					t.Errorf("the scenario has told %q", told)

@@ -175,7 +175,7 @@ func TestLeaseCandidateGCController(t *testing.T) {
 	t.Run("no expired lease candidates", ctlBubble(func(r *ctlRig) {
 		r.start()
 		r.stub("a", "1.19.0", "1.19.0").start()
-		r.advance(3 * time.Hour)
+		r.advance(time.Hour)
 		r.want("requests", r.requests(), []string{"create leases"})
 	}))
 	t.Run("one that came back meanwhile is not deleted", ctlBubble(func(r *ctlRig) {

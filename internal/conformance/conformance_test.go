@@ -19,7 +19,11 @@ import (
 // TestAPITest runs every case against apitest, in each version, each with its own
 // server and in its own bubble.
 func TestAPITest(t *testing.T) {
-	for _, version := range conformance.Versions {
+	versions := conformance.Versions
+	if testing.Short() {
+		versions = versions[:1]
+	}
+	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			// Of managedFields the default has stubs. Module apitest/crdschema runs the
 			// case of schemas.

@@ -50,10 +50,17 @@ type Subject struct {
 	// EndsBy maps the outages, such as "404", that end Run by contract once the
 	// controller was ready, to the error that Run returns.
 	EndsBy map[string]error
+
+	length time.Duration // of outages and of normal operation
 }
 
-// Test runs the contract.
-func Test(t *testing.T, subject Subject) {
+// Test runs the contract. If short, outages and normal operation take ten minutes instead
+// of an hour, which is too little for MaxPerHour.
+func Test(t *testing.T, subject Subject, short bool) {
+	subject.length = time.Hour
+	if short {
+		subject.length = 10 * time.Minute
+	}
 	t.Run("NothingBeforeRun", subject.bubble((*world).nothingBeforeRun))
 	t.Run("CancelledBeforeRun", subject.bubble((*world).cancelledBeforeRun))
 	t.Run("ReadyAndAlive", subject.bubble((*world).readyAndAlive))
@@ -63,7 +70,7 @@ func Test(t *testing.T, subject Subject) {
 	for _, outage := range outages {
 		t.Run("CancelledDuring"+outage.name, subject.bubble(func(w *world) { w.cancelledDuring(outage) }))
 		t.Run("CancelledLateDuring"+outage.name, subject.bubble(func(w *world) { w.cancelledAfterReadyDuring(outage) }))
-		t.Run("HourOf"+outage.name, subject.bubble(func(w *world) { w.hourOf(outage) }))
+		t.Run("OutageOf"+outage.name, subject.bubble(func(w *world) { w.outageOf(outage) }))
 	}
 }
 
@@ -196,7 +203,7 @@ func (w *world) cancelledBeforeRun() {
 func (w *world) readyAndAlive() {
 	r := w.start(w.controller)
 	w.awaitReady(w.controller, "the start")
-	for range 120 {
+	for range w.length / time.Minute {
 		time.Sleep(time.Minute)
 		if err := w.controller.Check(nil); err != nil {
 			w.Fatalf("Check while all is well: %v", err)
@@ -236,7 +243,7 @@ func (w *world) twoSideBySide() {
 	if first.err != nil {
 		w.Errorf("the first Run returned %v, want nil", first.err)
 	}
-	time.Sleep(time.Hour)
+	time.Sleep(w.length)
 	synctest.Wait()
 	select {
 	case <-second.done:
@@ -281,10 +288,10 @@ func (w *world) cancelledAfterReadyDuring(o outage) {
 	w.stop(r)
 }
 
-func (w *world) hourOf(o outage) {
+func (w *world) outageOf(o outage) {
 	restore := w.server.Inject(o.fault)
 	r := w.start(w.controller)
-	for range 60 {
+	for range w.length / time.Minute {
 		time.Sleep(time.Minute)
 		if err := w.controller.Check(nil); err != nil {
 			w.Fatalf("Check during an outage of the API: %v; to restart the process would not help", err)

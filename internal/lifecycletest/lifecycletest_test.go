@@ -74,5 +74,5 @@ func TestContractHoldsForASmallController(t *testing.T) {
 		ErrAlreadyRun: errAlreadyRun,
 		MaxPerHour:    120 * 11, // client-go repeats a throttled request ten times
 		ReadyWithin:   time.Minute,
-	})
+	}, testing.Short())
 }

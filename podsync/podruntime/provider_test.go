@@ -1120,9 +1120,13 @@ func TestOldRunsAreRemoved(t *testing.T) {
 // container may run twice at once, a container that must not restart runs once, and
 // each exit code arrives.
 func TestADeathAtAnyCallLosesNothing(t *testing.T) {
+	step := 1
+	if testing.Short() {
+		step = 3
+	}
 	for _, boxed := range []bool{false, true} {
 		for _, after := range []bool{false, true} {
-			for at := 0; ; at++ {
+			for at := 0; ; at += step {
 				var reached atomic.Bool
 				inWorldWith(t, func(w *world) { w.boxed = boxed }, func(w *world) {
 					synctest.Wait() // until it has listed: Start waits for that

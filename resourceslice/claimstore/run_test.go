@@ -394,7 +394,7 @@ func TestLifecycle(t *testing.T) {
 			}
 			return c
 		},
-	})
+	}, testing.Short())
 }
 
 func TestAForbiddenReadEndsNoClaim(t *testing.T) {

@@ -53,7 +53,10 @@ func runChild() int {
 // acknowledged is there and whole. It tests the system calls and the lock; a
 // power cut is the subject of TestCrashAtEveryChange.
 func TestKillNine(t *testing.T) {
-	const disks, lives = 4, 250
+	disks, lives := 4, 250
+	if testing.Short() {
+		lives = 25
+	}
 	var commits atomic.Uint64
 	var wg sync.WaitGroup
 	for range disks {
