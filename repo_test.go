@@ -420,7 +420,7 @@ func TestUnfinishedWorkHasAReason(t *testing.T) {
 	// TO-DO markers are allowed with a reason: "TODO(why or where): what".
 	mark := regexp.MustCompile(`\b(TODO|FIXME|XXX)\b(\([^)]{8,}\))?`)
 	for _, f := range goFiles(t) {
-		if f.path == "repo_test.go" {
+		if f.path == "repo_test.go" || !containsAny(f.source, "TODO", "FIXME", "XXX") {
 			continue
 		}
 		for _, match := range mark.FindAllSubmatchIndex(f.source, -1) {
@@ -469,10 +469,18 @@ func TestNothingNamesAMachineOrARegistry(t *testing.T) {
 		if err != nil {
 			continue // deleted in the work tree, or a link
 		}
+		if !containsAny(content, "/w"+"ork/", "/r"+"oot/", "golang", "debian", "npmjs") {
+			continue // the expression is slow
+		}
 		if match := bad.Find(content); match != nil {
 			t.Errorf("%s contains %q", path, match)
 		}
 	}
+}
+
+// containsAny reports whether text contains one of the parts.
+func containsAny(text []byte, parts ...string) bool {
+	return slices.ContainsFunc(parts, func(part string) bool { return bytes.Contains(text, []byte(part)) })
 }
 
 func TestEveryProgramHasAReadmeAndATest(t *testing.T) {
