@@ -444,12 +444,12 @@ func TestListOnceCallsGetPodsOnce(t *testing.T) {
 			w.pod("web", corev1.RestartPolicyAlways)
 			w.start()
 			w.pod("later", corev1.RestartPolicyAlways)
-			pass(time.Hour)
-			w.phase("after an hour", "later", corev1.PodRunning)
+			pass(20 * time.Minute)
+			w.phase("after 20 minutes", "later", corev1.PodRunning)
 			if n := w.p.count("GetPods"); once != (n == 1) {
 				t.Errorf("ListOnce %v: GetPods was called %d times", once, n)
 			}
-			w.phase("after an hour", "web", corev1.PodRunning)
+			w.phase("after 20 minutes", "web", corev1.PodRunning)
 		})
 	}
 }
