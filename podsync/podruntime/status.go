@@ -127,10 +127,32 @@ func (c *container) status() corev1.ContainerStatus {
 	if f := c.pod.sandboxFailure; f != nil && st.State.Waiting != nil && st.State.Waiting.Message == "" {
 		st.State.Waiting.Message = f.Message
 	}
+	c.hideReplaced(&st)
 	if c.kind == core.Init && st.State.Terminated != nil {
 		st.Ready = st.State.Terminated.ExitCode == 0
 	}
 	return st
+}
+
+// hideReplaced leaves out the end of a run that made way for the next one if the policy would
+// not restart the container: readers of the status would take it for the end of its work. It
+// is shown when the next one runs, or the pod ends.
+func (c *container) hideReplaced(st *corev1.ContainerStatus) {
+	end, rec := st.LastTerminationState.Terminated, c.m.PrevRecord()
+	if c.m.Listed(core.Exited) && !c.m.Starting() {
+		rec = c.m.Record()
+	}
+	if st.State.Terminated != nil {
+		end = st.State.Terminated
+	}
+	if st.State.Running != nil || end == nil || !rec.Replace || c.pod.deadline != nil || c.kind == core.Ephemeral ||
+		end.Reason == podstatus.ReasonRestartingAllContainers || podstatus.ShouldRestart(&c.pod.spec.Spec, c.Container, end.ExitCode) {
+		return
+	}
+	if st.State.Terminated != nil {
+		st.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: podstatus.ReasonContainerCreating}}
+	}
+	st.LastTerminationState = corev1.ContainerState{}
 }
 
 // holdBack turns the status of a container that has ended into that of one that

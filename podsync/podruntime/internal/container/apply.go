@@ -50,6 +50,7 @@ type Probed struct {
 type Unhealthy struct {
 	Attempt int       // the run
 	By      time.Time // when it must have ended
+	Again   bool      // the next run starts whatever the exit code
 }
 
 // Replaced says that the run must end because another one with a changed spec takes its place.
@@ -122,6 +123,9 @@ func (c *Container) Apply(now time.Time, event Event) error {
 	case Listed:
 		c.listed(now, e)
 	case SpecChanged:
+		if e.Spec.Image != c.spec.Image && c.failure != nil && !c.starting {
+			c.failure, c.failures, c.due = nil, 0, time.Time{} // the next try is another one
+		}
 		c.spec = e.Spec
 	case Starting:
 		if c.starting || c.Listed(Running) || c.reading {
@@ -143,7 +147,7 @@ func (c *Container) Apply(now time.Time, event Event) error {
 		}
 	case Unhealthy:
 		if e.Attempt == c.attempt && c.Listed(Running) && !c.pod.Ending && c.endBy.IsZero() {
-			c.endBy = e.By
+			c.endBy, c.rec.Replace = e.By, c.rec.Replace || e.Again
 		}
 	case Replaced:
 		if !c.Listed(Running) {
@@ -221,7 +225,7 @@ func (c *Container) listed(now time.Time, e Listed) {
 		if c.rec.Ran.IsZero() {
 			c.began(now, e.Resources)
 		}
-		if c.rec.Image != c.spec.Image {
+		if c.rec.Image != c.spec.Image && c.kind != Init { // an init container that runs ends its work
 			c.replace(now)
 		}
 	case c.Listed(Exited):
@@ -281,7 +285,8 @@ func (c *Container) replace(now time.Time) {
 
 // start makes the next run the newest one.
 func (c *Container) start(resources string) {
-	attempt, rec := max(c.attempt, 0), Record{Image: c.spec.Image, Resources: resources}
+	// A start that failed is tried again with the delay that the run before it has earned.
+	attempt, rec := max(c.attempt, 0), Record{Image: c.spec.Image, Resources: resources, Waited: c.rec.Waited}
 	if c.Listed(Exited) {
 		attempt, rec.Waited = c.attempt+1, c.Delay()
 	}

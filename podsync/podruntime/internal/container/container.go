@@ -146,8 +146,12 @@ func (c *Container) Watched() bool {
 	return c.spec.Lifecycle != nil && c.spec.Lifecycle.PostStart != nil || c.spec.StartupProbe != nil || c.spec.LivenessProbe != nil || c.spec.ReadinessProbe != nil
 }
 
-// Delay returns the time for which the run after the newest one, which has exited, is held back.
+// Delay returns the time for which the run after the newest one, which has exited, is held back:
+// none with another image, which may not fail as this one did.
 func (c *Container) Delay() time.Duration {
+	if c.rec.Image != "" && c.rec.Image != c.spec.Image {
+		return 0
+	}
 	var ran time.Duration
 	if !c.obs.StartedAt.IsZero() {
 		ran = c.obs.FinishedAt.Sub(c.obs.StartedAt)

@@ -43,7 +43,7 @@ type stage struct {
 //	starting, started, given-up, may-have-run NAME
 //	failed NAME REASON [BACKOFF-REASON]
 //	probed NAME [started] [ready] [unready]
-//	unhealthy NAME GRACE                 a probe has failed
+//	unhealthy NAME GRACE [again]         a hook has failed, or a probe: the run is to start again
 //	replaced NAME                        another run must take its place
 //	stop NAME DURATION [reset]           Stop was called with a deadline from now on
 //	stop-failed NAME [DURATION]          of the last Stop, or of one with that deadline
@@ -227,7 +227,7 @@ func (s *stage) fact(words []string) error {
 		}
 		event = e
 	case "unhealthy":
-		event = Unhealthy{attempt, s.now.Add(duration(2))}
+		event = Unhealthy{attempt, s.now.Add(duration(2)), slices.Contains(words, "again")}
 	case "image":
 		spec := c.spec.DeepCopy()
 		spec.Image = words[2]

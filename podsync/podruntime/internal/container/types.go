@@ -57,7 +57,8 @@ type Record struct {
 	Started     bool `json:"started,omitempty"`     // its startup probe has succeeded
 	Ready       bool `json:"ready,omitempty"`       // the verdict of its readiness probe
 	PreStopped  bool `json:"preStopped,omitempty"`  // its preStop hook has ended
-	// Replace says that the run was ended because its spec had changed.
+	// Replace says that the run was ended for the next one, because of a probe, a changed
+	// spec or a lost sandbox: its exit says nothing about the work.
 	Replace bool `json:"replace,omitempty"`
 	// Message is the termination message; Noted says that it was read.
 	Message string `json:"message,omitempty"`

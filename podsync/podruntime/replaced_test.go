@@ -1,0 +1,124 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/kubewright/kubewright/podsync/podruntime"
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// A run that made way for the next one says nothing about the pod's work, also if the
+// next one can't start yet and the policy would not restart the container.
+func TestARunThatIsReplacedIsNotTheEndOfThePod(t *testing.T) {
+	restart := func(pod *corev1.Pod) {
+		c := &pod.Spec.Containers[0]
+		c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}
+	}
+	for name, test := range map[string]struct {
+		policy corev1.RestartPolicy
+		change func(w *world, pod *corev1.Pod)
+	}{
+		"image":     {corev1.RestartPolicyNever, func(w *world, pod *corev1.Pod) { pod.Spec.Containers[0].Image = "new"; w.update(pod) }},
+		"resources": {corev1.RestartPolicyOnFailure, func(w *world, pod *corev1.Pod) { restart(pod); w.update(pod) }},
+		"sandbox":   {corev1.RestartPolicyOnFailure, func(w *world, pod *corev1.Pod) { w.lose(pod.UID) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
+				pod := podOf(test.policy, command("app", "forever"))
+				pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+				pod.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+				ref := w.start(pod)
+				time.Sleep(time.Second)
+				w.link.setBefore(func(op string) error {
+					if op == "Start" || op == "SetUpPod" {
+						return errors.New("not yet")
+					}
+					return nil
+				})
+				pod = pod.DeepCopy()
+				test.change(w, pod)
+				for range 40 {
+					if s := w.state(ref); podstatus.Ended(&pod.Spec, &s.Status) { // podsync stops the pod
+						w.Fatalf("the pod has ended: %+v", s.Status.ContainerStatuses)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				w.link.setBefore(nil)
+				time.Sleep(time.Minute)
+				if c := w.container(ref, "app"); c.State.Running == nil || c.RestartCount != 1 || c.LastTerminationState.Terminated == nil {
+					w.Errorf("when it can start: %+v", c)
+				}
+			})
+		})
+	}
+}
+
+// A container that its probe has ended starts again whatever its exit code says, unless it
+// is never started again: the code is that of a process that obeyed a signal.
+func TestAProbeRestartsAContainerThatExitsWithZero(t *testing.T) {
+	never, always := corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyAlways
+	for name, test := range map[string]struct {
+		pod   corev1.RestartPolicy
+		own   *corev1.ContainerRestartPolicy
+		again bool
+	}{
+		"OnFailure":                {corev1.RestartPolicyOnFailure, nil, true},
+		"Never":                    {corev1.RestartPolicyNever, nil, false},
+		"Never, Always of its own": {corev1.RestartPolicyNever, &always, true},
+		"OnFailure, its own Never": {corev1.RestartPolicyOnFailure, &never, false},
+	} {
+		for _, probe := range []string{"liveness", "startup"} {
+			t.Run(name+", "+probe, func(t *testing.T) {
+				inWorld(t, func(w *world) {
+					c := command("c", "forever")
+					c.RestartPolicy = test.own
+					if probe == "liveness" {
+						c.LivenessProbe = execProbe("alive")
+					} else {
+						c.StartupProbe = execProbe("alive")
+					}
+					w.exec = func(id podruntime.ContainerID, _ []string) (int, error) {
+						if id.Attempt == 0 {
+							return 1, nil
+						}
+						return 0, nil
+					}
+					pod := podOf(test.pod, c)
+					ref := w.start(pod)
+					time.Sleep(time.Minute)
+					want := []string{"start c/0", "stop c/0"}
+					if test.again {
+						want = append(want, "start c/1")
+					}
+					w.expect(want...)
+					if s := w.state(ref); podstatus.Ended(&pod.Spec, &s.Status) == test.again {
+						w.Errorf("status %+v", s.Status.ContainerStatuses)
+					}
+				})
+			})
+		}
+	}
+}
+
+// An init container that runs ends its work, whatever its image is to be.
+func TestANewImageLeavesARunningInitContainerAlone(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("app", "forever"))
+		pod.Spec.InitContainers = []corev1.Container{command("init", "exit 0 10s")}
+		w.start(pod)
+		time.Sleep(time.Second)
+		pod = pod.DeepCopy()
+		pod.Spec.InitContainers[0].Image = "new"
+		w.update(pod)
+		time.Sleep(time.Minute)
+		w.expect("start init/0", "start app/0")
+	})
+}
