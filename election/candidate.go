@@ -34,8 +34,8 @@ type Candidate struct {
 
 	changed   chan struct{} // wakes the loop
 	resigning atomic.Bool
-	gone      atomic.Pointer[string] // the argument of HolderGone
-	leading   atomic.Pointer[term]   // the last term
+	gone      sync.Map             // the arguments of HolderGone that the loop has not taken
+	leading   atomic.Pointer[term] // the last term
 
 	status atomic.Pointer[status]
 	check  func(error) // tests: is called with the result of Machine.Check; nil otherwise
@@ -120,7 +120,7 @@ func (c *Candidate) IsLeader() bool { return Term{c.leading.Load()}.Valid() }
 // that was deleted with force, or whose Node does not answer, is no proof.
 func (c *Candidate) HolderGone(identity string) {
 	if identity != "" {
-		c.gone.Store(&identity)
+		c.gone.Store(identity, nil)
 		c.wake()
 	}
 }

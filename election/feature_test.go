@@ -72,6 +72,22 @@ func TestAHolderThatIsGoneIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
+// An informer lists several Pods that have terminated.
+func TestAllHoldersThatAreGoneCount(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Minute)
+		b := r.start("b")
+		r.sleep(time.Second)
+		a.crash()
+		for _, name := range []string{"x", "a", "y", "z"} {
+			b.HolderGone(name)
+		}
+		r.sleep(time.Second)
+		r.expectLeader(b)
+	})
+}
+
 // An edit by hand that leaves the holder alone costs no term.
 func TestEditsThatKeepTheHolderCostNoTerm(t *testing.T) {
 	inRig(t, func(r *rig) {

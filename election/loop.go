@@ -224,8 +224,9 @@ func (l *loop) judge(err, cause error) {
 // takeRequests handles the requests of other goroutines.
 func (l *loop) takeRequests() {
 	l.apply(machine.Described{Self: spec.Peer(l.peer())})
-	if holder := l.gone.Swap(nil); holder != nil {
-		l.apply(machine.HolderGone{Identity: *holder})
+	for identity := range l.gone.Range {
+		l.gone.Delete(identity) // another process may use it later
+		l.apply(machine.HolderGone{Identity: identity.(string)})
 	}
 	if l.resigning.CompareAndSwap(true, false) {
 		l.apply(machine.Resigned{})
