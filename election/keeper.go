@@ -4,9 +4,11 @@
 package election
 
 import (
+	"errors"
 	"time"
 
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kubewright/kubewright/election/internal/machine"
 )
@@ -41,7 +43,7 @@ func (k *keeper) step(want machine.Candidacy) time.Duration {
 // answered passes the answer to a request to the upkeep.
 func (k *keeper) answered(a answer[*coordinationv1beta1.LeaseCandidate]) {
 	k.abort = nil
-	k.tell(a.event())
+	k.tell(k.event(a))
 }
 
 // tell passes a fact to the upkeep.
@@ -50,4 +52,12 @@ func (k *keeper) tell(e machine.Event) {
 	if k.check != nil {
 		k.check(k.upkeep.Check())
 	}
+}
+
+// missingCandidate reports whether a 404 says that there is no LeaseCandidate. It does so
+// also if the API server does not serve the API, and its answer names no object, but not
+// if the namespace does not exist.
+func missingCandidate(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return !ok || status.Status().Details == nil || status.Status().Details.Kind != "namespaces"
 }

@@ -6,7 +6,6 @@ package election
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -52,6 +51,8 @@ type lane[T object] struct {
 	callTimeout time.Duration
 	handler     report.Handler
 	failed      func(Failed) // a hook
+	// missing reports whether a 404 says that the object does not exist.
+	missing func(error) bool
 	// apply passes a fact to the core, and polls reports whether the core polls the object.
 	apply func(machine.Event)
 	polls func() bool
@@ -85,18 +86,20 @@ type answer[T object] struct {
 }
 
 // event returns the fact that a request was answered.
-func (a answer[T]) event() machine.Answered[T] {
-	return machine.Answered[T]{Op: a.op, At: a.sent, Object: a.object, Outcome: outcomeOf(a.err)}
+func (l *lane[T]) event(a answer[T]) machine.Answered[T] {
+	return machine.Answered[T]{Op: a.op, At: a.sent, Object: a.object, Outcome: l.outcome(a.err)}
 }
 
-// outcomeOf returns the outcome of a request.
-func outcomeOf(err error) machine.Outcome {
+// outcome returns the outcome of a request.
+func (l *lane[T]) outcome(err error) machine.Outcome {
 	o := machine.Outcome{Answer: machine.Failed, Unsure: apierr.MayHaveCommitted(err), RetryAfter: apierr.RetryAfter(err)}
 	switch apierr.Classify(err) {
 	case apierr.None:
 		o.Answer = machine.OK
 	case apierr.NotFound:
-		o.Answer = machine.Missing
+		if l.missing(err) {
+			o.Answer = machine.Missing
+		}
 	case apierr.Conflict, apierr.AlreadyExists:
 		o.Answer = machine.Conflict
 	case apierr.Canceled:
@@ -219,7 +222,7 @@ func (l *lane[T]) report(op machine.Op, err error) {
 		streak, again = &l.watches, "The watch of the "+l.kind+" works again"
 	}
 	class := apierr.Classify(err)
-	missing := class == apierr.NotFound && !missingNamespace(err)
+	missing := class == apierr.NotFound && l.missing(err)
 	switch {
 	case class == apierr.None:
 		streak.OK(l.ctx, again)
@@ -231,13 +234,6 @@ func (l *lane[T]) report(op machine.Op, err error) {
 	}
 	streak.Fail(l.ctx, l.handler, fmt.Errorf("election: %s: %w", op, err), "Request about the "+l.kind+" failed", "op", op)
 	spec.Call(l.failed, Failed{Op: Op(op), Class: class.String(), Err: err})
-}
-
-// missingNamespace reports whether an object was not created because its namespace
-// does not exist.
-func missingNamespace(err error) bool {
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
 }
 
 // longStream is the least duration of a stream whose successor is opened at once.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubewright/kubewright/election/internal/machine"
 	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/report"
 )
 
@@ -48,10 +49,11 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 	}
 	l.lease = newLane(l, "lease", c.cfg.Lease.Name, client[*coordinationv1.Lease](c.cfg.Client.Leases(c.cfg.Lease.Namespace)))
 	l.lease.failed, l.lease.apply, l.lease.polls = c.cfg.Hooks.Failed, l.apply, l.core.Polling
+	l.lease.missing = func(err error) bool { return apierr.IsMissing(err, "leases", c.cfg.Lease.Name) }
 	if c.cfg.Registry.native {
 		l.keeper.lane = newLane(l, "LeaseCandidate", c.identity, client[*coordinationv1beta1.LeaseCandidate](c.cfg.Registry.candidates.LeaseCandidates(c.cfg.Lease.Namespace)))
 		l.keeper.upkeep, l.keeper.check = machine.NewUpkeep(rules), c.check
-		l.keeper.apply, l.keeper.polls = l.keeper.tell, l.keeper.upkeep.Polling
+		l.keeper.apply, l.keeper.polls, l.keeper.missing = l.keeper.tell, l.keeper.upkeep.Polling, missingCandidate
 	}
 	return l
 }
@@ -88,7 +90,7 @@ func (l *loop) run() {
 		case a := <-l.keeper.answers:
 			l.keeper.answered(a)
 			if a.op == machine.Inquire {
-				l.apply(machine.Inquired{Name: a.name, Candidate: a.object, Outcome: outcomeOf(a.err)})
+				l.apply(machine.Inquired{Name: a.name, Candidate: a.object, Outcome: l.keeper.outcome(a.err)})
 			}
 			l.keeper.report(a.op, a.err)
 		case s := <-l.keeper.sights:
@@ -128,7 +130,7 @@ func (l *loop) step() time.Duration {
 func (l *loop) answered(a answer[*coordinationv1.Lease]) {
 	l.lease.abort = nil
 	now := l.clock.now()
-	l.effects(now, l.core.Apply(now, a.event())) // a term that is over ends before any report
+	l.effects(now, l.core.Apply(now, l.lease.event(a))) // a term that is over ends before any report
 	l.lease.report(a.op, a.err)
 	if a.op == machine.Renew && a.err == nil {
 		spec.Call(l.cfg.Hooks.Renewed, Renewed{Latency: now.Mono - a.sent.Mono})

@@ -7,11 +7,14 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -157,4 +160,63 @@ func TestAnEmptyAnswerIsNoAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A gateway in front of the API server answers for a while with a page of its own. The
+// leader took that for the end of the Lease, and waited for LeaseDuration to claim it again.
+func TestThe404OfAProxyCostsNoTerm(t *testing.T) {
+	page := func(apitest.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {"text/html"}}, Body: io.NopCloser(strings.NewReader("<html>default backend - 404</html>"))}, nil
+	}
+	for name, tc := range map[string]struct {
+		match  apitest.Match
+		native bool
+	}{
+		"renewals and reads": {match: apitest.Match{Resource: "leases", Verb: "get,update"}},
+		"everything":         {},
+		"LeaseCandidates":    {native: true},
+	} {
+		inRig(t, func(r *rig) {
+			r.native = tc.native
+			a := r.start("a")
+			r.sleep(time.Minute)
+			heal := r.server.Inject(apitest.Fault{Match: tc.match, Answer: page})
+			if tc.match.Verb == "" {
+				r.server.DropWatches(apitest.Match{})
+			}
+			r.sleep(4 * time.Second) // MaxOutage is 5.7 s
+			heal()
+			r.sleep(time.Second)
+			r.expectLeader(a)
+			if told := a.told(); slices.ContainsFunc(told, func(s string) bool { return strings.HasPrefix(s, "ended") }) || len(a.errors()) == 0 {
+				t.Errorf("%s: told %q, reported %v", name, told, a.errors())
+			}
+			if !tc.native {
+				return
+			}
+			r.sleep(time.Minute)
+			ping := metav1.NewMicroTime(time.Now())
+			a.editRecord(func(lc *coordinationv1beta1.LeaseCandidate) { lc.Spec.PingTime = &ping })
+			r.sleep(time.Second)
+			if a.record().Spec.RenewTime.Before(&ping) {
+				t.Errorf("%s: no answer to a ping", name)
+			}
+		})
+	}
+}
+
+// The same page is the first answer that a candidate gets.
+func TestThe404OfAProxyIsNoFreeLease(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.put("x")
+		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get,create"}, Status: statuserr.New(404, metav1.StatusReasonNotFound, "404 page not found")})
+		a := r.start("a")
+		r.sleep(10 * time.Second)
+		if n := len(r.server.Requests(apitest.Match{Verb: "create"})); n > 0 || len(a.errors()) != 1 {
+			t.Errorf("%d requests to create a Lease, reported %v", n, a.errors())
+		}
+		heal()
+		r.sleep(time.Minute)
+		r.expectLeader(a)
+	})
 }
