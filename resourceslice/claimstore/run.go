@@ -85,17 +85,24 @@ func (s *Store[S]) Run(ctx context.Context) error {
 
 // sightings is what Run remembers from pass to pass.
 type sightings struct {
-	gone       map[types.UID]time.Time // since when claims do not need their devices
-	unreadable map[types.UID]bool      // claims that were reported
+	gone       map[types.UID]absence // claims that do not need their devices
+	unreadable map[types.UID]bool    // claims that were reported
+}
+
+// An absence shows since when a claim does not need what was done for it. Another
+// preparation of the claim has another record, and nothing is known about it.
+type absence struct {
+	record string // its ID
+	since  time.Time
 }
 
 func newSightings() sightings {
-	return sightings{gone: map[types.UID]time.Time{}, unreadable: map[types.UID]bool{}}
+	return sightings{gone: map[types.UID]absence{}, unreadable: map[types.UID]bool{}}
 }
 
 // forget drops the claims that have no record any longer.
 func (s sightings) forget(present map[types.UID]bool) {
-	maps.DeleteFunc(s.gone, func(uid types.UID, _ time.Time) bool { return !present[uid] })
+	maps.DeleteFunc(s.gone, func(uid types.UID, _ absence) bool { return !present[uid] })
 	maps.DeleteFunc(s.unreadable, func(uid types.UID, _ bool) bool { return !present[uid] })
 }
 
@@ -118,7 +125,7 @@ func (s *Store[S]) pass(ctx context.Context, now time.Time, seen sightings) erro
 			err := &UnreadableError{Claim: claim, Err: why}
 			report.Tell(ctx, s.cfg.ErrorHandler, fmt.Errorf("claimstore: %w", err), "A record can't be read")
 		}
-		if err := s.reconcile(ctx, claim, phase, now, seen.gone); err != nil {
+		if err := s.reconcile(ctx, claim, e.ID, phase, now, seen.gone); err != nil {
 			errs = append(errs, fmt.Errorf("claimstore: ResourceClaim %s: %w", claim, err))
 		}
 		if ctx.Err() != nil {
@@ -129,23 +136,25 @@ func (s *Store[S]) pass(ctx context.Context, now time.Time, seen sightings) erro
 	return errors.Join(errs...)
 }
 
-// reconcile unprepares a claim if no call will come for it.
-func (s *Store[S]) reconcile(ctx context.Context, c Claim, phase Phase, now time.Time, gone map[types.UID]time.Time) error {
+// reconcile unprepares a claim if no call will come for it. record is the ID of its
+// record.
+func (s *Store[S]) reconcile(ctx context.Context, c Claim, record string, phase Phase, now time.Time, gone map[types.UID]absence) error {
 	if phase == Rebooted {
-		return s.endAs(ctx, c, Rebooted)
+		return s.endAs(ctx, c, record, Rebooted)
 	}
 	claim, err := s.read(ctx, c)
 	if err != nil {
 		return err
 	}
-	since, known := gone[c.UID]
+	was, known := gone[c.UID]
+	known = known && was.record == record
 	switch {
 	case s.needs(claim, c, phase):
 		delete(gone, c.UID)
-	case phase == Preparing, known && now.Sub(since) >= s.cfg.Interval: // no container has the devices
-		return s.endAs(ctx, c, phase)
+	case phase == Preparing, known && now.Sub(was.since) >= s.cfg.Interval: // no container has the devices
+		return s.endAs(ctx, c, record, phase)
 	case !known:
-		gone[c.UID] = now
+		gone[c.UID] = absence{record, now}
 	}
 	return nil
 }
@@ -164,9 +173,9 @@ func (s *Store[S]) needs(claim *resourcev1.ResourceClaim, c Claim, phase Phase) 
 	return true // its devices are not known
 }
 
-// endAs unprepares a claim unless a call for it is under way or its phase has
-// changed.
-func (s *Store[S]) endAs(ctx context.Context, c Claim, phase Phase) error {
+// endAs unprepares a claim unless its record or its phase has changed. It waits for a
+// call for the claim that is under way.
+func (s *Store[S]) endAs(ctx context.Context, c Claim, record string, phase Phase) error {
 	unlock, err := s.locks.lock(ctx, claimLock(c.UID))
 	if err != nil {
 		return err
@@ -177,7 +186,7 @@ func (s *Store[S]) endAs(ctx context.Context, c Claim, phase Phase) error {
 		return err
 	}
 	held, state, current, _ := s.decode(entry)
-	if current != phase {
+	if entry.ID != record || current != phase {
 		return nil
 	}
 	return s.undo(ctx, held, state, phase)

@@ -5,6 +5,7 @@ package claimstore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/durable/crashfs"
 	"github.com/kubewright/kubewright/internal/lifecycletest"
+	"github.com/kubewright/kubewright/resourceslice/claimstore/internal/journal"
 )
 
 // running is a store with a client of an API server in memory, and a Run.
@@ -425,8 +427,12 @@ func TestAClaimThatEndsDuringAPass(t *testing.T) {
 	}
 	r.hw.did()
 	for _, claim := range []*resourcev1.ResourceClaim{a, testClaim("never", "gpu-1")} {
+		entry, _, _, err := r.look(t.Context(), claim.UID)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, phase := range []Phase{Preparing, Prepared, Rebooted, Absent} {
-			if err := r.endAs(t.Context(), r.claimOf(claim), phase); err != nil {
+			if err := r.endAs(t.Context(), r.claimOf(claim), entry.ID, phase); err != nil {
 				t.Error(err)
 			}
 		}
@@ -465,6 +471,84 @@ func TestAPassForgetsClaims(t *testing.T) {
 	r.api.claims = nil
 	pass()
 	r.expect("prepare a mig-1, unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
+}
+
+// TestTheIntervalBeginsAgainWithAnotherPreparation: between two passes the kubelet
+// unprepares a claim and prepares it for another Pod, which goes too. The containers of
+// that Pod may still run.
+func TestTheIntervalBeginsAgainWithAnotherPreparation(t *testing.T) {
+	r := newRig(t)
+	a, free := testClaim("a", "gpu-0"), testClaim("a")
+	free.Status.Allocation, free.Status.ReservedFor = nil, nil
+	now := time.Now()
+	pass := func() {
+		t.Helper()
+		if err := r.pass(t.Context(), now, r.seen); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(r.cfg.Interval)
+	}
+	r.mustPrepare(a, "mig-1")
+	r.api.put(free)
+	pass()
+	if err := r.unprepare(a); err != nil {
+		t.Fatal(err)
+	}
+	r.api.put(a)
+	r.mustPrepare(a, "mig-1") // its state and devices are the same
+	r.api.put(free)
+	r.hw.did()
+	pass()
+	r.expect("", "[a-uid] [a-uid]")
+	pass()
+	r.expect("unprepare a Prepared mig-1", nothing)
+}
+
+// TestAClaimThatIsPreparedAgainDuringAPass: the pass has read the record of a, and ends x
+// first. In the meantime a is prepared with the device of another allocation.
+func TestAClaimThatIsPreparedAgainDuringAPass(t *testing.T) {
+	r := newRig(t)
+	r.mustPrepare(testClaim("x", "gpu-1"), "mig-0")
+	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")
+	now := time.Now()
+	if err := r.pass(t.Context(), now, r.seen); err != nil {
+		t.Fatal(err)
+	}
+	r.hw.did()
+	r.cfg.Unprepare = func(ctx context.Context, claim Claim, state partition, phase Phase) error {
+		if claim.Name == "x" {
+			again := testClaim("a", "gpu-7")
+			r.api.put(again)
+			r.mustPrepare(again, "mig-2")
+		}
+		return r.hw.unprepare(ctx, claim, state, phase)
+	}
+	for range 3 {
+		now = now.Add(r.cfg.Interval)
+		if err := r.pass(t.Context(), now, r.seen); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.expect("unprepare a Prepared mig-1, prepare a mig-2, unprepare x Prepared mig-0", "[a-uid] [a-uid]")
+}
+
+// TestARecordWithoutAnID is of an older version.
+func TestARecordWithoutAnID(t *testing.T) {
+	r := newRig(t)
+	err := r.Store.disk.transact(t.Context(), func(*journal.Log) error {
+		return r.Store.disk.add(journal.Entry{UID: "a-uid", Name: "a", Phase: journal.Prepared, Boot: "boot-1", State: json.RawMessage(`{"id":"mig-1"}`)})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for _, want := range []string{"", "unprepare a Prepared mig-1"} {
+		if err := r.pass(t.Context(), now, r.seen); err != nil {
+			t.Fatal(err)
+		}
+		r.expect(want, nothing)
+		now = now.Add(r.cfg.Interval)
+	}
 }
 
 // TestAClaimWithAdminAccessThatIsNoLongerAllocated holds no device, and has a state.

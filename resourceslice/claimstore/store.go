@@ -6,6 +6,7 @@ package claimstore
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -273,7 +274,7 @@ func (s *Store[S]) record(ctx context.Context, c Claim, phase journal.Phase, sta
 	if err != nil {
 		return fmt.Errorf("encode the state: %w", err)
 	}
-	entry := journal.Entry{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name, Phase: phase, Boot: s.cfg.BootID, State: encoded}
+	entry := journal.Entry{ID: rand.Text(), UID: string(c.UID), Namespace: c.Namespace, Name: c.Name, Phase: phase, Boot: s.cfg.BootID, State: encoded}
 	for _, d := range c.Devices {
 		entry.Devices = append(entry.Devices, journal.Device{Pool: d.Pool, Name: d.Name, ShareID: string(d.ShareID)})
 	}

@@ -82,6 +82,9 @@ type Device struct {
 type Entry struct {
 	// V is the version of the format. Encode sets it.
 	V int `json:"v"`
+	// ID is another one for each record of a claim. Records of older versions and those
+	// of claims that were never prepared have none.
+	ID string `json:"id,omitempty"`
 	// UID, Namespace and Name are those of the claim.
 	UID       string `json:"uid"`
 	Namespace string `json:"namespace"`
