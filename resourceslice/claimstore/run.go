@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"slices"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -31,8 +30,8 @@ var errDamaged = errors.New("damaged records name no claim")
 //
 //   - At its start, all claims of an earlier boot (Rebooted). A kubelet prepares
 //     again what Pods need.
-//   - A claim whose preparation was cut off (Preparing), if it no longer exists or no
-//     Pod uses it.
+//   - A claim whose preparation was cut off (Preparing), if it no longer exists, has
+//     other devices, or no Pod uses it.
 //   - Any other claim that does not exist, or was allocated other devices, for
 //     Config.Interval, so that a kubelet has had that time to stop the containers and to
 //     call Unprepare itself.
@@ -166,9 +165,9 @@ func (s *Store[S]) needs(claim *resourcev1.ResourceClaim, c Claim, phase Phase) 
 	case claim == nil:
 		return false
 	case phase == Preparing:
-		return s.inUse(claim)
+		return s.inUse(claim, c)
 	case phase == Prepared:
-		return s.allocated(claim) && slices.Equal(s.claimOf(claim).Devices, c.Devices)
+		return s.holds(claim, c)
 	}
 	return true // its devices are not known
 }

@@ -551,6 +551,30 @@ func TestARecordWithoutAnID(t *testing.T) {
 	}
 }
 
+// TestAClaimThatMovedAndWasUndoneInPart: it is in use, with another device. What is left
+// of its first preparation must not keep the device from other claims.
+func TestAClaimThatMovedAndWasUndoneInPart(t *testing.T) {
+	r := newRig(t)
+	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")
+	r.api.put(testClaim("a", "gpu-7")) // on another node, or the kubelet has forgotten it
+	now := time.Now()
+	if err := r.pass(t.Context(), now, r.seen); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(r.cfg.Interval)
+	r.hw.did()
+	r.hw.failing = errors.New("busy")
+	if err := r.pass(t.Context(), now, r.seen); !errors.Is(err, r.hw.failing) {
+		t.Fatal(err)
+	}
+	r.expect("unprepare a Prepared mig-1", "[a-uid] [a-uid]")
+	r.hw.failing = nil
+	if err := r.pass(t.Context(), now, r.seen); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("unprepare a Preparing mig-1", nothing)
+}
+
 // TestAClaimWithAdminAccessThatIsNoLongerAllocated holds no device, and has a state.
 func TestAClaimWithAdminAccessThatIsNoLongerAllocated(t *testing.T) {
 	r := newRig(t)

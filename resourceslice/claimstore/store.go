@@ -337,7 +337,7 @@ func (s *Store[S]) checkInUse(ctx context.Context, c Claim) error {
 	if err != nil {
 		return err
 	}
-	if now == nil || !s.inUse(now) || !slices.Equal(s.claimOf(now).Devices, c.Devices) {
+	if now == nil || !s.inUse(now, c) {
 		return ErrNotInUse
 	}
 	return nil
@@ -358,9 +358,15 @@ func (s *Store[S]) read(ctx context.Context, c Claim) (*resourcev1.ResourceClaim
 	return now, nil
 }
 
-// inUse reports whether a Pod may use devices of the driver through the claim.
-func (s *Store[S]) inUse(claim *resourcev1.ResourceClaim) bool {
-	return s.allocated(claim) && len(claim.Status.ReservedFor) > 0
+// inUse reports whether a Pod may use the devices of c through the claim.
+func (s *Store[S]) inUse(claim *resourcev1.ResourceClaim, c Claim) bool {
+	return s.holds(claim, c) && len(claim.Status.ReservedFor) > 0
+}
+
+// holds reports whether the devices of c are allocated to the claim, and no others of the
+// driver.
+func (s *Store[S]) holds(claim *resourcev1.ResourceClaim, c Claim) bool {
+	return s.allocated(claim) && slices.Equal(s.claimOf(claim).Devices, c.Devices)
 }
 
 // allocated reports whether a device of the driver is allocated to the claim.
