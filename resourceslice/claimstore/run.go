@@ -117,6 +117,7 @@ func (s *Store[S]) pass(ctx context.Context, now time.Time, seen sightings) erro
 	present := map[types.UID]bool{}
 	var errs []error
 	for _, e := range entries {
+		s.progress.Beat() // a pass over many claims may last for long
 		claim, _, phase, why := s.decode(e)
 		present[claim.UID] = true
 		if phase == Unreadable && !seen.unreadable[claim.UID] {
@@ -197,6 +198,7 @@ func (s *Store[S]) Ready() cache.DoneChecker { return s.ready }
 // Name returns Config.Name.
 func (s *Store[S]) Name() string { return s.cfg.Name }
 
-// Check returns an error if Run makes no progress or has returned. It fits
+// Check returns an error if Run makes no progress or has returned. Each claim that a pass
+// looks at is progress, even if the API server does not answer. Check fits
 // healthz.HealthChecker of k8s.io/apiserver.
 func (s *Store[S]) Check(*http.Request) error { return s.progress.Check() }

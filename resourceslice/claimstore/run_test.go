@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
@@ -161,6 +162,28 @@ func TestCheckKnowsTheInterval(t *testing.T) {
 		time.Sleep(cfg.Interval - time.Second)
 		if err := r.Check(nil); err != nil {
 			t.Error(err)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestCheckDuringALongPass: each of many reads ends by its deadline, one after the other.
+func TestCheckDuringALongPass(t *testing.T) {
+	bubble(t, func(r *running) {
+		for i := range 130 {
+			claim := testClaim(fmt.Sprint("c", i), fmt.Sprint("gpu-", i))
+			r.mustPrepare(claim, "mig")
+		}
+		r.server.Inject(apitest.Fault{Hang: true})
+		r.run()
+		time.Sleep(130*callTimeout - time.Second)
+		if err := r.Check(nil); err != nil {
+			t.Error(err)
+		}
+		if n := len(r.tells); n != 0 {
+			t.Errorf("the pass has ended already: %q", r.tells)
 		}
 		if err := r.stop(); err != nil {
 			t.Error(err)
