@@ -47,7 +47,8 @@
 // returned last. Fields that this program no longer sets are removed. The transition time
 // of a condition changes only with its status. Before a write the controller reads the Node
 // if another client may have changed it: after GracePeriod without success, after a
-// suspension of the process, after [Controller.Resync], and when the Gate opens.
+// suspension of the process, after [Controller.Resync], when the Gate opens, and when a
+// health check that hung returns.
 //
 // Run watches the Node of Config.NodeName. So it notices a deletion at once, and corrects
 // changes of other clients within a second. A fleet should have an informer of Nodes with
@@ -67,7 +68,9 @@
 //
 //   - If a health check fails, Ready is False within one round, with the error's reason.
 //   - If a health check hangs, Ready is False after 5 s with reason HealthCheckTimeout.
-//     After three rounds [Controller.Live] fails, so that the lease is not renewed.
+//     After three rounds [Controller.Live] fails, so that the lease is not renewed. Until
+//     the check returns, only a changed status is written, because each write would make
+//     the node look alive.
 //   - If a setter fails, panics or is late, its last values stay. A Node that is created
 //     again has them, too; see [Setter]. The first creation waits for setters that have
 //     not succeeded yet, for up to GracePeriod.

@@ -168,14 +168,20 @@ func renew(ctx context.Context, t *testing.T,
 }
 
 // With a lease behind the gate: a node whose check hangs is NotReady at once
-// and Unknown when it stays so; one that is only unhealthy never is.
-func TestGate(t *testing.T) { synctest.Test(t, testGate) }
+// and Unknown for as long as it stays so; one that is only unhealthy never is.
+func TestGate(t *testing.T) {
+	for name, run := range map[string]func(*testing.T, *apitest.Server, Config) *world{"Watch": watching, "NoWatch": start} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testGate(t, run) })
+		})
+	}
+}
 
-func testGate(t *testing.T) {
+func testGate(t *testing.T, run func(*testing.T, *apitest.Server, Config) *world) {
 	s := apitest.New(apitest.Options{})
 	health := &knob[error]{}
 	hang := &knob[bool]{}
-	w := start(t, s, Config{
+	w := run(t, s, Config{
 		ErrorHandler: func(context.Context, error, string) {},
 		HealthChecks: []HealthCheck{func(ctx context.Context, _ string) error {
 			if hang.get() {
@@ -186,13 +192,13 @@ func testGate(t *testing.T) {
 	})
 	judge := judged(t, s)
 	heartbeats(t, s, w.c)
-	w.pass(time.Hour)
+	w.pass(10 * time.Minute)
 	health.set(errors.New("the runtime is down"))
 	w.pass(DefaultSyncInterval)
 	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Message != "the runtime is down" {
 		t.Errorf("Ready is %+v", ready)
 	}
-	w.pass(time.Hour)
+	w.pass(10 * time.Minute)
 	if bad := judge.Outages(node1); len(bad) != 0 {
 		t.Errorf("Unknown although it says why it is not Ready: %v", bad)
 	}
@@ -204,15 +210,21 @@ func testGate(t *testing.T) {
 	if ready := w.condition(corev1.NodeReady); ready.Reason != ReasonHealthCheckTimeout {
 		t.Errorf("Ready is %+v", ready)
 	}
-	w.pass(3 * time.Minute)
-	if bad := judge.Outages(node1); len(bad) != 1 {
-		t.Errorf("outages of a node that hangs: %v, want one", bad)
+	w.pass(4 * DefaultReportInterval)
+	if bad := judge.Outages(node1); len(bad) != 1 || !bad[0].To.IsZero() {
+		t.Errorf("outages of a node that hangs: %d, want one that lasts: %v", len(bad), bad)
 	}
 	hang.set(false)
-	// The lease is renewed again; the status has changed, so it is written.
-	w.pass(2 * DefaultSyncInterval)
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
-		t.Errorf("Ready is %+v after recovery", ready)
+	end := time.Now().Truncate(time.Second)
+	w.pass(4 * DefaultSyncInterval) // the context of the last call ends after 30 s
+	// The transition times are right only if the Node was read: it was Unknown.
+	for kind, want := range map[corev1.NodeConditionType]corev1.ConditionStatus{
+		corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse,
+		corev1.NodeDiskPressure: corev1.ConditionFalse, corev1.NodePIDPressure: corev1.ConditionFalse,
+	} {
+		if c := w.condition(kind); c.Status != want || c.LastTransitionTime.Time.Before(end) {
+			t.Errorf("after recovery at %v a condition is %+v", end, c)
+		}
 	}
 }
 

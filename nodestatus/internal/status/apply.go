@@ -219,6 +219,9 @@ func (s *State) roundEnded(now time.Duration, ev RoundEnded) (leftOut []string) 
 	}
 	switch {
 	case !late:
+		if s.stuck() {
+			s.doubt() // the lease may have run out, and the Node may be Unknown
+		}
 		s.lateRounds = 0
 	case s.lateRounds == 0 || now-s.lateAt >= s.rules.Interval/2:
 		// Triggers may come much more often.

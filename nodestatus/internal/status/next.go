@@ -76,6 +76,10 @@ func (s *State) Next(now time.Duration) (Do, Cause) {
 		return Patch, whole
 	case s.want.hash != s.accepted:
 		return Patch, Change
+	case s.stuck():
+		// The lease runs out, and the node becomes Unknown. Each write has a heartbeat,
+		// which would make kube-controller-manager take the node for alive for 50 s.
+		return Nothing, ""
 	case s.sight == foreign && now >= s.nextDrift && s.differs():
 		return Patch, Drift
 	case now+s.rules.Interval/2 >= s.nextReport:
@@ -213,6 +217,9 @@ func (s *State) Figures() Figures {
 // which the node counts as stuck.
 const lateRoundsLimit = 3
 
+// stuck reports whether a health check hangs, so that the lease should run out.
+func (s *State) stuck() bool { return s.lateRounds >= lateRoundsLimit }
+
 // Live returns why the lease of the node should not be renewed, or nil. A node is
 // neglected if its last round is longer ago than patience.
 func (s *State) Live(now, patience time.Duration) error {
@@ -221,7 +228,7 @@ func (s *State) Live(now, patience time.Duration) error {
 		return fmt.Errorf("it is not registered (%v)", s.phase)
 	case age > patience:
 		return fmt.Errorf("setters and health checks ran last %v ago", age.Round(time.Second))
-	case s.lateRounds >= lateRoundsLimit:
+	case s.stuck():
 		return fmt.Errorf("a health check did not return in time for %d rounds", s.lateRounds)
 	}
 	return nil
