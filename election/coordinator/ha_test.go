@@ -216,3 +216,21 @@ func TestCandidatesThatPollAreElected(t *testing.T) {
 		}
 	})(t)
 }
+
+// A better candidate may not update the Lease. The leader hands the Lease to it a few
+// times, and each time it is doubted for longer.
+func TestACandidateThatCannotClaimIsRarelyPreferred(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "update", Resource: "leases"}, Status: statuserr.Forbidden("leases", ctlLease, "no")})
+		r.start()
+		a := r.worker("a", "1.37.0")
+		r.advance(time.Minute)
+		r.want("leads", a.leading(), true)
+		r.worker("b", "1.36.0")
+		r.advance(10 * time.Minute)
+		r.want("told", r.told(), []string{
+			"elected a", "preferred b", "elected a", "preferred b", "elected a", "preferred b", "elected a", "preferred b", "elected a",
+		})
+		r.want("leads", a.leading(), true)
+	})(t)
+}

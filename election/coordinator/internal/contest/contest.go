@@ -34,8 +34,8 @@ type Contest struct {
 	lookedAt   time.Time             // when the Lease was last read
 	buried     types.UID             // of the last Lease that was deleted; "" for none
 	offersFrom time.Time             // of Tick
-	// assignee is the candidate to which this controller assigned the Lease and that
-	// has not renewed it yet.
+	// assignee is the candidate that was given the Lease and has not renewed it yet:
+	// this controller assigned it, or the holder handed it to the preferred candidate.
 	assignee *candidate
 
 	candidates map[string]*candidate
@@ -64,7 +64,7 @@ type candidate struct {
 	missed bool      // the late ping was reported
 	asked  time.Time // when this controller last sent it a ping
 
-	doubts       int       // assignments in a row that it did not claim
+	doubts       int       // times in a row that it did not claim the Lease
 	doubtedUntil time.Time // until then it is a last resort
 	retryAt      time.Time // no request about it is sent before
 	refusals     int
@@ -87,8 +87,8 @@ func (c *candidate) late(now time.Time, r *Rules) bool {
 	return !c.pinged.IsZero() && !now.Before(c.pinged.Add(r.AckTimeout))
 }
 
-// doubt makes c the last resort for a while, because it did not take a Lease that
-// was assigned to it.
+// doubt makes c the last resort for a while, because it did not claim a Lease that
+// was assigned or handed to it.
 func (c *candidate) doubt(now time.Time) {
 	c.doubts++
 	c.doubtedUntil = now.Add(spec.Doubt(c.doubts))
@@ -204,13 +204,16 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 			c.assignee.doubt(now)
 		}
 		c.termAt, c.assignee = now, nil
+		if is.Holder == spec.PreferredOf(before) {
+			c.assignee = c.candidates[is.Holder] // the claim follows, or was missed
+		}
 	}
 	renewed := is != was
 	if renewed {
 		c.pulseAt = now
-		if c.assignee != nil {
-			c.assignee.doubts, c.assignee = 0, nil // it has claimed the Lease
-		}
+	}
+	if renewed && !newTerm && c.assignee != nil {
+		c.assignee.doubts, c.assignee = 0, nil // it has claimed the Lease
 	}
 	return newTerm || renewed && silent && was.Holder != "" || spec.PreferredOf(before) != spec.PreferredOf(lease) || was.Duration != is.Duration
 }
