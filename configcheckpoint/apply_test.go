@@ -255,3 +255,156 @@ func testHotApplyWaitsForDisk(t *testing.T) {
 	n.goes(storeRetry().Cap)
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)
 }
+
+// hotChecked makes a node as hot does, with a Trial.Health that depends on what was
+// applied last. The test must store in applied what a restart brings.
+func hotChecked(t *testing.T, text string, health func(ctx context.Context, applied string) error) (n *node, applied *atomic.Value) {
+	t.Helper()
+	applied = new(atomic.Value)
+	applied.Store(text)
+	n = hot(t, text, func(a Active[string]) error { applied.Store(a.Config); return nil })
+	n.stop(nil)
+	n.cfg.Trial.Health = func(ctx context.Context) error { return health(ctx, applied.Load().(string)) }
+	n.start()
+	return n, applied
+}
+
+// TestHealthThatHangsCondemnsNoLaterOne: a call of Health that never returned was
+// counted against every configuration that was applied after it.
+func TestHealthThatHangsCondemnsNoLaterOne(t *testing.T) {
+	synctest.Test(t, testHealthThatHangsCondemnsNoLaterOne)
+}
+func testHealthThatHangsCondemnsNoLaterOne(t *testing.T) {
+	for _, rolledBack := range []bool{false, true} {
+		release := make(chan struct{})
+		defer close(release)
+		n, applied := hotChecked(t, "A", func(_ context.Context, applied string) error {
+			if applied == "B" {
+				<-release
+			}
+			return nil
+		})
+		n.delivers("B")
+		n.goes(time.Second)
+		if rolledBack {
+			n.goes(5 * time.Minute)
+			applied.Store("A")
+			n.restarts()
+			n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+			n.goes(24 * time.Hour)
+			n.delivers("C")
+		} else {
+			n.delivers("C")
+			n.goes(abandonAfter + shutdownTimeout)
+			if n.err == nil || !strings.Contains(n.err.Error(), "Trial.Health did not return") {
+				t.Errorf("Run returned %v", n.err)
+			}
+			applied.Store("C")
+			n.restarts()
+		}
+		n.is("C", isTrue, PhaseTrial, ReasonTrial)
+		if s := n.c.Status(); s.Attempt != 1 {
+			t.Errorf("start %d, want 1", s.Attempt)
+		}
+		n.goes(DefaultSoak)
+		n.is("C", isTrue, PhaseGood, ReasonGood)
+	}
+}
+
+// TestHealthThatHangsInAPromotedOne: Verdict has ended the trial in the meantime.
+func TestHealthThatHangsInAPromotedOne(t *testing.T) {
+	synctest.Test(t, testHealthThatHangsInAPromotedOne)
+}
+func testHealthThatHangsInAPromotedOne(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	n, applied := hotChecked(t, "A", func(_ context.Context, applied string) error {
+		if applied == "B" {
+			<-release
+		}
+		return nil
+	})
+	n.delivers("B")
+	if err := n.c.Verdict(nil); err != nil {
+		t.Fatal(err)
+	}
+	n.goes(time.Hour)
+	n.is("B", isTrue, PhaseGood, ReasonGood)
+	n.delivers("C")
+	n.goes(abandonAfter + shutdownTimeout)
+	applied.Store("C")
+	n.restarts()
+	n.goes(DefaultSoak)
+	n.is("C", isTrue, PhaseGood, ReasonGood)
+}
+
+// TestHealthOfAnEarlierOneDoesNotCount: a check that was under way when another
+// configuration was applied stood in for that one's first check, up to 30 s later.
+func TestHealthOfAnEarlierOneDoesNotCount(t *testing.T) {
+	synctest.Test(t, testHealthOfAnEarlierOneDoesNotCount)
+}
+func testHealthOfAnEarlierOneDoesNotCount(t *testing.T) {
+	for _, late := range []error{nil, errors.New("ill")} {
+		n, _ := hotChecked(t, "A", func(ctx context.Context, applied string) error {
+			if applied == "B" {
+				<-ctx.Done()
+				return late
+			}
+			return nil
+		})
+		n.delivers("B")
+		n.goes(time.Second)
+		n.delivers("C")
+		n.goes(DefaultSoak - time.Second)
+		n.is("C", isTrue, PhaseTrial, ReasonTrial)
+		n.goes(time.Second)
+		n.is("C", isTrue, PhaseGood, ReasonGood)
+	}
+}
+
+// TestHealthIsCalledInATrialOnly: the timer of a trial outlived it.
+func TestHealthIsCalledInATrialOnly(t *testing.T) { synctest.Test(t, testHealthIsCalledInATrialOnly) }
+func testHealthIsCalledInATrialOnly(t *testing.T) {
+	n, _ := hotChecked(t, "A", func(_ context.Context, applied string) error {
+		if applied != "B" {
+			t.Errorf("Health is called for %s", applied)
+		}
+		return nil
+	})
+	n.delivers("B")
+	n.goes(time.Minute)
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	n.goes(time.Hour)
+	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+}
+
+// TestForgottenWhileItsCheckEnds: what runs may run on after all, and its checks begin
+// again.
+func TestForgottenWhileItsCheckEnds(t *testing.T) { synctest.Test(t, testForgottenWhileItsCheckEnds) }
+func testForgottenWhileItsCheckEnds(t *testing.T) {
+	calls := 0
+	n, applied := hotChecked(t, "A", func(ctx context.Context, _ string) error {
+		if calls++; calls == 1 {
+			<-ctx.Done()
+			time.Sleep(abandonAfter / 2)
+		}
+		return nil
+	})
+	n.delivers("B")
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	if err := n.c.Forget(DigestOf([]byte("B"))); err != nil {
+		t.Fatal(err)
+	}
+	n.goes(abandonAfter)
+	n.is("B", isTrue, PhaseTrial, ReasonTrial)
+	n.goes(DefaultSoak)
+	n.is("B", isTrue, PhaseGood, ReasonGood)
+	if applied.Load() != "B" {
+		t.Errorf("%v was applied", applied.Load())
+	}
+}

@@ -69,7 +69,12 @@ func (c *calls) do(ctx context.Context, name string, timeout time.Duration, busy
 	case err := <-result:
 		return err
 	case <-ctx.Done():
+		return soon(result)
 	}
+}
+
+// soon returns the result of a call whose context is done.
+func soon(result <-chan error) error {
 	select {
 	case err := <-result:
 		return err

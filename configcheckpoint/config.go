@@ -68,8 +68,9 @@ type Trial struct {
 	// DefaultAttempts.
 	Attempts int
 	// Health returns an error while the process does not do its work. It is called
-	// only during a trial, one call at a time, and must return when ctx is done. If it
-	// is nil, a running process counts as healthy.
+	// only during a trial, one call at a time, and must return when ctx is done. It is not
+	// running while Apply is called: ctx is canceled before that, and the result does not
+	// count. If it is nil, a running process counts as healthy.
 	Health func(ctx context.Context) error
 	// Every is the time between two calls of Health. At least 1 millisecond.
 	// Default: DefaultEvery.
@@ -119,7 +120,9 @@ type Config[T any] struct {
 	// Apply makes the running process use a configuration. It is called by Run, one
 	// call at a time, and must be repeatable. If it returns an error, a configuration on
 	// trial is rejected, and Apply is called with the fallback. If it is nil, a change
-	// needs a restart, and Run returns ErrRestart.
+	// needs a restart, and Run returns ErrRestart. Run also does so if a call of Apply or
+	// Trial.Health has not returned, because nothing else can then be applied or checked
+	// in this process.
 	Apply func(ctx context.Context, config Active[T]) error
 	// Admit is called before a new configuration is stored, for example for a canary
 	// (see HashGate), a maintenance window or a signature. If wait is greater than zero,

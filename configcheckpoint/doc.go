@@ -58,8 +58,10 @@
 // own goroutine. Decode, Validate, Admit, Apply and Health run in other goroutines, and Boot
 // or Run waits for them. A panic counts as an error. Each call of Admit, Apply and Health
 // may take 30 s, and Decode and Validate may take 30 s together. After that the controller
-// continues without the call, because a call that hangs must not prevent a roll-back. When
-// Run ends, it waits 10 s for such a call and for the Source. Only these can outlive Run.
+// continues without the call, because a call that hangs must not prevent a roll-back. While
+// a call of Apply or Health hangs, Run applies no other configuration, but returns
+// ErrRestart. When Run ends, it waits 10 s for such a call and for the Source. Only these
+// can outlive Run.
 //
 // # Failure modes
 //

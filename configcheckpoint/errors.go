@@ -23,9 +23,9 @@ var (
 	// trial.
 	ErrNoTrial = errors.New("configcheckpoint: the running configuration is not on trial")
 	// ErrRestart is returned by Run when another configuration must run and
-	// Config.Apply is not set, or failed. The process should stop its work,
-	// call Close and end with an exit status other than 0, so that its
-	// supervisor starts it again.
+	// Config.Apply is not set or failed, or a call of Trial.Health hangs. The
+	// process should stop its work, call Close and end with an exit status other
+	// than 0, so that its supervisor starts it again.
 	ErrRestart = errors.New("configcheckpoint: restart to run another configuration")
 	// ErrRefused is for Config.Admit: an error that wraps it rejects the
 	// configuration. After any other error Admit is called again.

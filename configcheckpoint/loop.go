@@ -35,9 +35,10 @@ type loop[T any] struct {
 	retrying bool        // store is set
 	storeErr error       // to be reported
 
-	check   *time.Timer  // the next check of the trial
-	checked <-chan error // the result of the check under way, or nil
-	trial   bool         // check is set, or a check is under way
+	check   *time.Timer        // the next check of the trial
+	checked <-chan error       // the result of the check under way, or nil
+	cancel  context.CancelFunc // of the check under way
+	trial   bool               // check is set, or a check is under way
 
 	reported Status
 }
@@ -170,6 +171,7 @@ func (l *loop[T]) run(ctx context.Context) error {
 		case <-l.check.C:
 			l.startCheck(ctx)
 		case err := <-l.checked:
+			l.cancel()
 			l.checked = nil
 			l.onCheck(err)
 		}
@@ -305,6 +307,15 @@ func (l *loop[T]) converge(ctx context.Context) error {
 		return l.restart(refOf(&want))
 	}
 	c.mu.Unlock()
+	err := l.endChecks()
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return fmt.Errorf("%w: %w", l.restart(refOf(&c.core.Candidates()[0].Ref)), err)
+	}
 	return l.apply(ctx)
 }
 
@@ -338,7 +349,6 @@ func (l *loop[T]) apply(ctx context.Context) error {
 		switch {
 		case err == nil:
 			c.activate(found)
-			l.trial = false // its checks start again
 			c.refresh()
 			c.mu.Unlock()
 			klog.FromContext(ctx).V(2).Info("Applied a configuration", "config", found.active.Ref.String(), "role", found.active.Role)
@@ -421,8 +431,27 @@ func (l *loop[T]) startCheck(ctx context.Context) {
 		return
 	}
 	if l.checked == nil {
+		ctx, l.cancel = context.WithCancel(ctx)
 		l.checked = l.c.calls.start(ctx, "Trial.Health", l.c.callTimeout, &l.busy.health, health)
 	}
+}
+
+// endChecks ends the checks before another configuration is applied, because their
+// results say nothing about that one. It returns an error if a call of Health does not
+// return, because no other configuration can then be checked in this process. If the
+// running configuration stays on trial, followTrial starts the checks again.
+func (l *loop[T]) endChecks() error {
+	l.trial = false
+	l.check.Stop()
+	if l.checked != nil {
+		l.cancel()
+		l.c.panicked(soon(l.checked))
+		l.checked = nil
+	}
+	if l.busy.health.Load() {
+		return fmt.Errorf("Trial.Health %w", errAbandoned)
+	}
+	return nil
 }
 
 // onCheck applies the result of a check to the trial.
