@@ -167,7 +167,7 @@ func (w *world) recover(s *Store[partition]) error {
 	seen := newSightings()
 	s.cfg.Claims = &cluster{}
 	for i := range 2 {
-		if err := s.pass(context.Background(), time.Unix(0, 0).Add(time.Duration(i)*s.cfg.Interval), seen); err != nil {
+		if err := s.pass(context.Background(), at(time.Unix(0, 0).Add(time.Duration(i)*s.cfg.Interval)), seen); err != nil {
 			return fmt.Errorf("pass: %w", err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -193,6 +194,9 @@ func openOn(cfg Config[partition], fs durable.FS) (*Store[partition], error) {
 	}
 	return open(context.Background(), cfg, fs, "")
 }
+
+// at returns a clock that stands still.
+func at(now time.Time) func() time.Time { return func() time.Time { return now } }
 
 func (r *rig) prepare(claim *resourcev1.ResourceClaim, id string) (partition, error) {
 	return r.Prepare(r.t.Context(), claim, r.hw.prepare(claim, id))

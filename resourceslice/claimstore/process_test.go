@@ -164,7 +164,7 @@ func TestProcessesShareADirectory(t *testing.T) {
 	}
 	seen := newSightings()
 	for i := range 2 {
-		if err := s.pass(t.Context(), time.Now().Add(time.Duration(i)*s.cfg.Interval), seen); err != nil {
+		if err := s.pass(t.Context(), at(time.Now().Add(time.Duration(i)*s.cfg.Interval)), seen); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -53,7 +53,7 @@ func (s *Store[S]) Run(ctx context.Context) error {
 	seen := newSightings()
 	for failures := 0; ; {
 		s.progress.Beat()
-		err := s.pass(ctx, time.Now(), seen)
+		err := s.pass(ctx, time.Now, seen)
 		pause := s.cfg.Interval
 		switch {
 		case ctx.Err() != nil:
@@ -106,7 +106,7 @@ func (s sightings) forget(present map[types.UID]bool) {
 }
 
 // pass looks at each claim once. It updates seen.
-func (s *Store[S]) pass(ctx context.Context, now time.Time, seen sightings) error {
+func (s *Store[S]) pass(ctx context.Context, now func() time.Time, seen sightings) error {
 	entries, err := s.entries(ctx)
 	if err != nil {
 		return fmt.Errorf("claimstore: %w", err)
@@ -138,7 +138,7 @@ func (s *Store[S]) pass(ctx context.Context, now time.Time, seen sightings) erro
 
 // reconcile unprepares a claim if no call will come for it. record is the ID of its
 // record.
-func (s *Store[S]) reconcile(ctx context.Context, c Claim, record string, phase Phase, now time.Time, gone map[types.UID]absence) error {
+func (s *Store[S]) reconcile(ctx context.Context, c Claim, record string, phase Phase, now func() time.Time, gone map[types.UID]absence) error {
 	if phase == Rebooted {
 		return s.endAs(ctx, c, record, Rebooted)
 	}
@@ -151,10 +151,10 @@ func (s *Store[S]) reconcile(ctx context.Context, c Claim, record string, phase 
 	switch {
 	case s.needs(claim, c, phase):
 		delete(gone, c.UID)
-	case phase == Preparing, known && now.Sub(was.since) >= s.cfg.Interval: // no container has the devices
+	case phase == Preparing, known && now().Sub(was.since) >= s.cfg.Interval: // no container has the devices
 		return s.endAs(ctx, c, record, phase)
 	case !known:
-		gone[c.UID] = absence{record, now}
+		gone[c.UID] = absence{record, now()} // the pass may have begun long before
 	}
 	return nil
 }

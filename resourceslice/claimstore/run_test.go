@@ -218,6 +218,42 @@ func TestAClaimThatIsGone(t *testing.T) {
 	})
 }
 
+// TestTheIntervalBeginsWithTheAnswer: a claim goes while a long pass waits for another one.
+// The next pass comes a second after it, because a call of Prepare needs the device.
+func TestTheIntervalBeginsWithTheAnswer(t *testing.T) {
+	bubble(t, func(r *running) {
+		slow := testClaim("slow", "gpu-1") // does not exist
+		if err := r.record(t.Context(), r.claimOf(slow), "Preparing", partition{ID: "mig-0"}); err != nil {
+			t.Fatal(err)
+		}
+		r.mustPrepare(r.create("a", "gpu-0"), "mig-1")
+		r.cfg.Unprepare = func(ctx context.Context, claim Claim, state partition, phase Phase) error {
+			if claim.Name == slow.Name {
+				time.Sleep(DefaultInterval)
+				apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", "a")
+			}
+			return r.hw.unprepare(ctx, claim, state, phase)
+		}
+		r.run()
+		time.Sleep(DefaultInterval + time.Second)
+		b := r.create("b", "gpu-0")
+		if _, err := r.Prepare(t.Context(), b, r.hw.prepare(b, "mig-2")); err == nil {
+			t.Error("a device belongs to two claims")
+		}
+		time.Sleep(DefaultInterval - 2*time.Second)
+		if got, want := r.hw.did(), "unprepare slow Preparing mig-0"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		time.Sleep(DefaultInterval + 2*time.Second)
+		if got, want := r.hw.did(), "unprepare a Prepared mig-1"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestAClaimThatLosesItsDevices: a kubelet that was set up again does not know the claim.
 // The scheduler gives the device to another claim, which must not wait without limit, and
 // not get it while the containers of the former one may run.
@@ -428,12 +464,12 @@ func TestAForbiddenReadEndsNoClaim(t *testing.T) {
 	r.hw.did()
 	r.api.fail(apierrors.NewForbidden(resourcev1.Resource("resourceclaims"), "a", errors.New("no")))
 	for range 3 {
-		if err := r.pass(t.Context(), time.Now(), r.seen); !apierrors.IsForbidden(err) {
+		if err := r.pass(t.Context(), time.Now, r.seen); !apierrors.IsForbidden(err) {
 			t.Errorf("%v, want the error of the API server", err)
 		}
 	}
 	r.api.fail(nil)
-	if err := r.pass(t.Context(), time.Now(), r.seen); err != nil {
+	if err := r.pass(t.Context(), time.Now, r.seen); err != nil {
 		t.Error(err)
 	}
 	r.expect("", "[a-uid] [a-uid]")
@@ -471,7 +507,7 @@ func TestAPassForgetsClaims(t *testing.T) {
 	now := time.Now()
 	pass := func() {
 		t.Helper()
-		if err := r.pass(t.Context(), now, r.seen); err != nil {
+		if err := r.pass(t.Context(), at(now), r.seen); err != nil {
 			t.Fatal(err)
 		}
 		now = now.Add(r.cfg.Interval)
@@ -506,7 +542,7 @@ func TestTheIntervalBeginsAgainWithAnotherPreparation(t *testing.T) {
 	now := time.Now()
 	pass := func() {
 		t.Helper()
-		if err := r.pass(t.Context(), now, r.seen); err != nil {
+		if err := r.pass(t.Context(), at(now), r.seen); err != nil {
 			t.Fatal(err)
 		}
 		now = now.Add(r.cfg.Interval)
@@ -534,7 +570,7 @@ func TestAClaimThatIsPreparedAgainDuringAPass(t *testing.T) {
 	r.mustPrepare(testClaim("x", "gpu-1"), "mig-0")
 	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")
 	now := time.Now()
-	if err := r.pass(t.Context(), now, r.seen); err != nil {
+	if err := r.pass(t.Context(), at(now), r.seen); err != nil {
 		t.Fatal(err)
 	}
 	r.hw.did()
@@ -548,7 +584,7 @@ func TestAClaimThatIsPreparedAgainDuringAPass(t *testing.T) {
 	}
 	for range 3 {
 		now = now.Add(r.cfg.Interval)
-		if err := r.pass(t.Context(), now, r.seen); err != nil {
+		if err := r.pass(t.Context(), at(now), r.seen); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -566,7 +602,7 @@ func TestARecordWithoutAnID(t *testing.T) {
 	}
 	now := time.Now()
 	for _, want := range []string{"", "unprepare a Prepared mig-1"} {
-		if err := r.pass(t.Context(), now, r.seen); err != nil {
+		if err := r.pass(t.Context(), at(now), r.seen); err != nil {
 			t.Fatal(err)
 		}
 		r.expect(want, nothing)
@@ -581,18 +617,18 @@ func TestAClaimThatMovedAndWasUndoneInPart(t *testing.T) {
 	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")
 	r.api.put(testClaim("a", "gpu-7")) // on another node, or the kubelet has forgotten it
 	now := time.Now()
-	if err := r.pass(t.Context(), now, r.seen); err != nil {
+	if err := r.pass(t.Context(), at(now), r.seen); err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(r.cfg.Interval)
 	r.hw.did()
 	r.hw.failing = errors.New("busy")
-	if err := r.pass(t.Context(), now, r.seen); !errors.Is(err, r.hw.failing) {
+	if err := r.pass(t.Context(), at(now), r.seen); !errors.Is(err, r.hw.failing) {
 		t.Fatal(err)
 	}
 	r.expect("unprepare a Prepared mig-1", "[a-uid] [a-uid]")
 	r.hw.failing = nil
-	if err := r.pass(t.Context(), now, r.seen); err != nil {
+	if err := r.pass(t.Context(), at(now), r.seen); err != nil {
 		t.Fatal(err)
 	}
 	r.expect("unprepare a Preparing mig-1", nothing)
@@ -607,7 +643,7 @@ func TestAClaimWithAdminAccessThatIsNoLongerAllocated(t *testing.T) {
 	r.mustPrepare(a, "mig-1")
 	now := time.Now()
 	for range 3 {
-		if err := r.pass(t.Context(), now, r.seen); err != nil {
+		if err := r.pass(t.Context(), at(now), r.seen); err != nil {
 			t.Fatal(err)
 		}
 		now = now.Add(r.cfg.Interval)
@@ -617,7 +653,7 @@ func TestAClaimWithAdminAccessThatIsNoLongerAllocated(t *testing.T) {
 	free.Status.Allocation = nil
 	r.api.put(free)
 	for range 2 {
-		if err := r.pass(t.Context(), now, r.seen); err != nil {
+		if err := r.pass(t.Context(), at(now), r.seen); err != nil {
 			t.Fatal(err)
 		}
 		now = now.Add(r.cfg.Interval)

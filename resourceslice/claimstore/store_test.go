@@ -344,7 +344,7 @@ func TestAnotherBoot(t *testing.T) {
 	}
 	// The kubelet prepares a again; Run takes care of b.
 	r.mustPrepare(a, "mig-3")
-	if err := r.pass(t.Context(), time.Now(), r.seen); err != nil {
+	if err := r.pass(t.Context(), time.Now, r.seen); err != nil {
 		t.Fatal(err)
 	}
 	r.expect("unprepare a Rebooted mig-1, prepare a mig-3, unprepare b Rebooted mig-2", "[a-uid] [a-uid]")
@@ -405,7 +405,7 @@ func TestDamage(t *testing.T) {
 	r.api.put(a)
 	r.api.put(c)
 	for range 2 {
-		if err := r.pass(t.Context(), time.Now(), r.seen); err != nil {
+		if err := r.pass(t.Context(), time.Now, r.seen); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -419,7 +419,7 @@ func TestDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.expect("unprepare a Unreadable, unprepare b Absent", "[c-uid] []")
-	if err := r.pass(t.Context(), time.Now(), r.seen); err != nil || len(r.seen.unreadable) > 0 {
+	if err := r.pass(t.Context(), time.Now, r.seen); err != nil || len(r.seen.unreadable) > 0 {
 		t.Errorf("%v, and %v count as unreadable", err, r.seen.unreadable)
 	}
 	r.mustPrepare(testClaim("d", "gpu-0"), "mig")
@@ -591,7 +591,7 @@ func TestAllClaims(t *testing.T) {
 	if _, err := r.All(t.Context()); !errors.Is(err, journal.ErrVersion) {
 		t.Errorf("All: %v, want that the file is newer", err)
 	}
-	if err := r.pass(t.Context(), time.Now(), r.seen); !errors.Is(err, journal.ErrVersion) {
+	if err := r.pass(t.Context(), time.Now, r.seen); !errors.Is(err, journal.ErrVersion) {
 		t.Errorf("a pass: %v, want that the file is newer", err)
 	}
 }
