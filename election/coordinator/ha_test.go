@@ -5,6 +5,7 @@ package coordinator
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -232,5 +233,27 @@ func TestACandidateThatCannotClaimIsRarelyPreferred(t *testing.T) {
 			"elected a", "preferred b", "elected a", "preferred b", "elected a", "preferred b", "elected a", "preferred b", "elected a",
 		})
 		r.want("leads", a.leading(), true)
+	})(t)
+}
+
+// The number of candidates that may not watch the Lease does not prolong an election,
+// because the second assignment of the Lease lasts twice as long as the first.
+func TestManyCandidatesThatPollAreElectedAsSoon(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.start()
+		var workers []*ctlReplica
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			r.server.Inject(apitest.Fault{Match: apitest.Match{User: name, Verb: "watch", Resource: "leases"}, Status: statuserr.Forbidden("leases", ctlLease, "no")})
+			workers = append(workers, r.worker(name, "1.37.0"))
+			r.advance(700 * time.Millisecond)
+		}
+		for _, event := range []string{"at first", "after the leader stopped"} {
+			r.advance(45 * time.Second)
+			i := slices.IndexFunc(workers, (*ctlReplica).leading)
+			if i < 0 {
+				r.Fatalf("%s: nobody leads; the Lease is %+v", event, r.lease().Spec)
+			}
+			workers[i].stop()
+		}
 	})(t)
 }

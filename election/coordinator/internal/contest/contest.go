@@ -37,6 +37,8 @@ type Contest struct {
 	// assignee is the candidate that was given the Lease and has not renewed it yet:
 	// this controller assigned it, or the holder handed it to the preferred candidate.
 	assignee *candidate
+	// unclaimed is the number of assignees in a row that did not claim the Lease.
+	unclaimed int
 
 	candidates map[string]*candidate
 
@@ -123,14 +125,19 @@ func (c *Contest) Holder() string { return spec.HolderOf(c.lease) }
 
 // expiresAt returns the time at which the Lease expires without another renewal.
 //
-// A candidate that did not claim it in time may wait for a leader that it might have
+// An assignee that did not claim it in time may wait for a leader that it might have
 // missed, because it can't watch the Lease, and each assignment that it reads begins that
-// wait again. If it is assigned the Lease as the last resort, it has twice as long as the
-// time before, up to sixteen durations.
+// wait again. The next assignee may wait as long, so it has twice the duration. It has no
+// more than that, because other candidates wait for its turn to end. The last resort has
+// twice as long as the assignee before, up to sixteen durations.
 func (c *Contest) expiresAt() time.Time {
 	duration := spec.DurationOf(c.lease, c.rules.LeaseDuration)
-	if c.assignee != nil && c.pulseAt.Before(c.assignee.doubtedUntil) {
-		duration <<= min(c.assignee.doubts, 4)
+	if c.assignee != nil {
+		most := 1
+		if c.pulseAt.Before(c.assignee.doubtedUntil) {
+			most = 4
+		}
+		duration <<= min(c.unclaimed, most)
 	}
 	return c.pulseAt.Add(duration)
 }
@@ -202,6 +209,7 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 	if newTerm {
 		if c.assignee != nil && silent {
 			c.assignee.doubt(now)
+			c.unclaimed++
 		}
 		c.termAt, c.assignee = now, nil
 		if is.Holder == spec.PreferredOf(before) {
@@ -212,8 +220,11 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 	if renewed {
 		c.pulseAt = now
 	}
-	if renewed && !newTerm && c.assignee != nil {
-		c.assignee.doubts, c.assignee = 0, nil // it has claimed the Lease
+	if renewed && !newTerm {
+		c.unclaimed = 0
+		if c.assignee != nil {
+			c.assignee.doubts, c.assignee = 0, nil // it has claimed the Lease
+		}
 	}
 	return newTerm || renewed && silent && was.Holder != "" || spec.PreferredOf(before) != spec.PreferredOf(lease) || was.Duration != is.Duration
 }

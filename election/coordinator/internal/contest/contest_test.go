@@ -410,110 +410,36 @@ func TestOnlyTheFirstPingOfARoundIsFree(t *testing.T) {
 	}
 }
 
-// The last resort has more time for each assignment. A candidate that is tried again when
-// the doubts are over has not, because others wait for its turn to end.
+// An assignee has twice as long as the first one if the one before did not claim the Lease,
+// and the last resort has more time for each. A claim ends that.
 func TestTheTimeOfAnAssignment(t *testing.T) {
 	for name, tc := range map[string]struct {
-		doubts  int
-		doubted time.Duration
-		want    time.Duration
+		unclaimed int
+		doubted   time.Duration
+		want      time.Duration
 	}{
 		"the first":                    {0, 0, 15 * time.Second},
+		"the second":                   {1, 0, 30 * time.Second},
+		"the third, others wait":       {2, 0, 30 * time.Second},
+		"doubted in another vacancy":   {0, time.Minute, 15 * time.Second},
 		"the last resort":              {1, time.Minute, 30 * time.Second},
 		"the last resort, once more":   {2, time.Minute, time.Minute},
 		"the last resort, for long":    {9, time.Minute, 4 * time.Minute},
-		"tried again after the doubts": {3, 0, 15 * time.Second},
+		"tried again after the doubts": {3, 0, 30 * time.Second},
 	} {
 		a := nominee("a", 1)
-		a.doubts, a.doubtedUntil = tc.doubts, decideNow.Add(tc.doubted)
+		a.doubts, a.doubtedUntil = 3, decideNow.Add(tc.doubted)
 		c := vacant(a).Contest
+		c.unclaimed = tc.unclaimed
 		apply(t, c, decideNow, Answered{To: Decision{Do: Assign, Name: "a"}, Lease: leaseAt(1, "a")})
 		if got := c.expiresAt().Sub(decideNow); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
-	}
-}
-
-// A candidate that was deleted and created again during a request is news, but not a sign
-// of life. So is an older version, which a restored API server returns.
-func TestTheAnswerAboutAnotherCandidate(t *testing.T) {
-	for _, version := range []int{3, 7} {
-		c := New(decideRules())
-		apply(t, c, decideNow, CandidateSeen{Candidate: candidateAt(5, "a", 1)})
-		again := candidateAt(version, "a", 7)
-		again.UID = "another"
-		ping := Decision{Do: Ping, Name: "a", UID: "a", Version: "5"}
-		apply(t, c, decideNow, Answered{To: ping, Candidate: &again, Read: true})
-		if got := c.candidates["a"]; got.UID != "another" || got.RenewTime != 7 || !got.heard.IsZero() {
-			t.Errorf("version %d: the candidate is %+v; nothing says that it was created just now", version, got)
+		claim := c.lease.DeepCopy()
+		claim.ResourceVersion, claim.Spec.RenewTime = "2", ptr.To(metav1.NewMicroTime(time.UnixMicro(999)))
+		apply(t, c, decideNow.Add(time.Second), LeaseSeen{Lease: claim})
+		if got := c.expiresAt().Sub(decideNow); got != 16*time.Second || c.unclaimed != 0 {
+			t.Errorf("%s: %v after the claim, and %d candidates did not", name, got, c.unclaimed)
 		}
-		old := candidateAt(2, "a", 9)
-		old.UID = "another"
-		apply(t, c, decideNow, Answered{To: ping, Candidate: &old})
-		if got := c.candidates["a"]; got.RenewTime != 7 {
-			t.Errorf("an older answer made it %+v", got)
-		}
-		apply(t, c, decideNow, Answered{To: ping, Candidate: &old, Read: true})
-		if got := c.candidates["a"]; got.RenewTime != 7 {
-			t.Errorf("a read that began before the last version was known made it %+v", got)
-		}
-	}
-}
-
-// A candidate whose clock is behind that of the coordinator answers a ping with an earlier
-// time, and would answer it again and again.
-func TestAnAnswerWithAnEarlierTimeIsAnAnswer(t *testing.T) {
-	c := New(decideRules())
-	a := candidateAt(1, "a", 100)
-	a.PingTime = 200
-	apply(t, c, decideNow, CandidateSeen{Candidate: a})
-	if d := c.Next(decideNow); d.Do != Wait {
-		t.Fatalf("%v before the answer", d)
-	}
-	a.Version, a.RenewTime = "2", 101
-	apply(t, c, decideNow, CandidateSeen{Candidate: a})
-	if d := c.Next(decideNow); d.Do != Unping {
-		t.Errorf("%v after the answer", d)
-	}
-	apply(t, c, decideNow, CandidateGone{Name: "a", UID: "a"})
-	apply(t, c, decideNow, Concluded{To: Decision{Do: Unping, Name: "a"}, Result: Refused})
-}
-
-// Only a refused request about a candidate is held against it, and only while it exists.
-func TestWhatIsHeldAgainstACandidate(t *testing.T) {
-	for _, tc := range []struct {
-		to     Decision
-		result Result
-		want   int
-	}{
-		{Decision{Do: Ping, Name: "a"}, Refused, 1},
-		{Decision{Do: Unping, Name: "a"}, Refused, 1},
-		{Decision{Do: Collect, Name: "a"}, Refused, 1},
-		{Decision{Do: Ping, Name: "gone"}, Refused, 0},
-		{Decision{Do: Ping, Name: "a"}, Failed, 0},
-		{Decision{Do: Assign, Name: "a"}, Refused, 0},
-	} {
-		c := vacant(nominee("a", 1)).Contest
-		apply(t, c, decideNow, Concluded{To: tc.to, Result: tc.result})
-		if got := c.candidates["a"].refusals; got != tc.want || c.Failures() != 1-tc.want {
-			t.Errorf("%s %s, result %d: %d refusals and %d failures", tc.to.Do, tc.to.Name, tc.result, got, c.Failures())
-		}
-	}
-}
-
-// A candidate that was deleted is known no longer. A ping that is as late as the last
-// renewal is answered.
-func TestTheStateOfACandidate(t *testing.T) {
-	c := New(decideRules())
-	a := candidateAt(1, "a", 100)
-	a.PingTime = 100
-	apply(t, c, decideNow, CandidateSeen{Candidate: a})
-	if known := c.candidates["a"]; !known.pinged.IsZero() || known.open() {
-		t.Error("an answered ping is to be answered")
-	}
-	collect := Decision{Do: Collect, Name: "a", UID: "a"}
-	apply(t, c, decideNow, Answered{To: collect, Gone: true})
-	if !c.Empty() {
-		t.Error("the collected candidate is known")
 	}
 }
