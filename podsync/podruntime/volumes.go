@@ -487,13 +487,24 @@ func pin(path, target string) error {
 	})
 }
 
+// maxSubPath is the length of the longest subPath. Linux knows no longer path, see PATH_MAX
+// in limits.h, but makes one directory by directory; and variables can repeat in a subPathExpr.
+const maxSubPath = 4096
+
 // subPathOf returns the path in a volume that is mounted; empty for the volume.
 func subPathOf(m *corev1.VolumeMount, env *podenv.Environment) (string, error) {
 	sub := m.SubPath
+	left := maxSubPath // for variables; negative if they need more
 	if m.SubPathExpr != "" {
 		var missing []string
 		sub = podenv.Expand(m.SubPathExpr, func(name string) (string, bool) {
+			if left < 0 {
+				return "", true
+			}
 			value, ok := env.Lookup(name)
+			if left -= len(value); left < 0 {
+				return "", true
+			}
 			if !ok {
 				missing = append(missing, name)
 			}
@@ -502,6 +513,9 @@ func subPathOf(m *corev1.VolumeMount, env *podenv.Environment) (string, error) {
 		if len(missing) > 0 {
 			return "", fmt.Errorf("subPathExpr %q: the container has no variable %s", m.SubPathExpr, strings.Join(missing, ", "))
 		}
+	}
+	if left < 0 || len(sub) > maxSubPath {
+		return "", fmt.Errorf("its subPath is longer than %d bytes", maxSubPath)
 	}
 	if sub == "" {
 		return "", nil

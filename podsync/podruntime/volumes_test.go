@@ -242,7 +242,7 @@ func TestSubPaths(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	env := &podenv.Environment{Vars: []podenv.Var{{Name: "NAME", Value: "there"}, {Name: "UP", Value: ".."}, {Name: "ROOT", Value: "/etc"}}}
+	env := &podenv.Environment{Vars: []podenv.Var{{Name: "NAME", Value: "there"}, {Name: "UP", Value: ".."}, {Name: "ROOT", Value: "/etc"}, {Name: "LONG", Value: strings.Repeat("x/", 1<<6)}, {Name: "EMPTY"}}}
 	for name, tc := range map[string]struct {
 		mount corev1.VolumeMount
 		want  string // below the volume, or a part of the error
@@ -261,6 +261,9 @@ func TestSubPaths(t *testing.T) {
 		"an expression":           {corev1.VolumeMount{SubPathExpr: "x-$(NAME)"}, "x-there", false},
 		"an unknown variable":     {corev1.VolumeMount{SubPathExpr: "$(OTHER)"}, "no variable OTHER", true},
 		"a variable upwards":      {corev1.VolumeMount{SubPathExpr: "$(UP)"}, "must not contain '..'", true},
+		"no shorter one":          {corev1.VolumeMount{SubPathExpr: strings.Repeat("$(EMPTY)", 1<<10) + strings.Repeat("./", 2045) + "$(NAME)"}, "there", false},
+		"a long one":              {corev1.VolumeMount{SubPath: strings.Repeat("l/", 2049)}, "longer than 4096 bytes", true},
+		"a long variable":         {corev1.VolumeMount{SubPathExpr: strings.Repeat("$(LONG)", 33)}, "longer than 4096 bytes", true},
 		"a variable with a slash": {corev1.VolumeMount{SubPathExpr: "$(ROOT)"}, "must not be an absolute path", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -277,6 +280,11 @@ func TestSubPaths(t *testing.T) {
 				t.Fatalf("%+v, %v, want %q", mounts, err, tc.want)
 			}
 		})
+	}
+	for _, long := range []string{"x", "l"} {
+		if _, err := os.Stat(filepath.Join(volume, long)); err == nil {
+			t.Error("a path that is too long was made in part")
+		}
 	}
 	if info, err := os.Stat(filepath.Join(volume, "a/b")); err != nil || info.Mode().Perm() != 0o777 {
 		t.Errorf("a directory that was made: %v, %v, want the mode of the volume", info.Mode(), err)
