@@ -65,6 +65,11 @@
 // the pod can start when they exist. API errors are wrapped in a SourceError and not
 // changed. There are no retries, because the caller must have a backoff anyway.
 //
+// References and repeated sources can multiply a few KB to terabytes. So references and
+// sources add at most 8 MiB to a container, and 32 MiB in equal shares to all containers of
+// a pod. The files of a volume have at most 32 MiB. More is a SourceError, and CanWait
+// reports false.
+//
 // While the API server can't be reached, a pod of [Resolver.Recall] uses the objects and
 // tokens of its Memory. After one failed request it sends no other request for them.
 // Answers with 403 and 404 count as answers: an object that was deleted is missing.

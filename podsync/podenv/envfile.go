@@ -43,7 +43,7 @@ func envFileValue(text, key string) (value string, ok bool, err error) {
 			return "", false, fmt.Errorf("line %d: the value is not in single quotes", line)
 		}
 		if name == key {
-			return value, true, nil
+			return strings.Clone(value), true, nil // it must not keep the text in memory
 		}
 	}
 	return "", false, nil

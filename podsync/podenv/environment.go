@@ -58,12 +58,17 @@ func (e *Environment) Lookup(name string) (string, bool) {
 // The error names everything that is missing, joined; each part is a
 // [*SourceError], or an error of the API or of ctx. Ask [CanWait] whether to try
 // again. Sources marked optional are not missed.
+//
+// It is an error, too, if references and sources add more than 8 MiB to the variables,
+// Command and Args, or more than the container's share of 32 MiB for all containers of
+// the pod, of whatever kind. A variable of a source counts 64 bytes more than its name and
+// value. Linux starts no process with more than 6 MiB; see execve(2).
 func (p *Pod) Container(ctx context.Context, name string, addresses Addresses) (Environment, error) {
 	c, err := p.container(name)
 	if err != nil {
 		return Environment{}, &SourceError{Container: name, Field: "name", Err: err}
 	}
-	b := builder{p: p, c: c, addresses: addresses.of(p.pod), own: map[string]int{}, late: map[string]bool{}}
+	b := builder{p: p, c: c, addresses: addresses.of(p.pod), budget: budget{limit: containerLimit(&p.pod.Spec)}, own: map[string]int{}, late: map[string]bool{}}
 
 	links, err := p.serviceVars(ctx)
 	if err != nil {
@@ -73,17 +78,21 @@ func (p *Pod) Container(ctx context.Context, name string, addresses Addresses) (
 	for i := range links {
 		b.links[links[i].Name] = i
 	}
-	for i := range c.EnvFrom {
+	for i := 0; i < len(c.EnvFrom) && !b.budget.exceeded; i++ {
 		b.addFrom(ctx, i, &c.EnvFrom[i])
 	}
-	for i := range c.Env {
+	for i := 0; i < len(c.Env) && !b.budget.exceeded; i++ {
 		b.addVar(ctx, &c.Env[i])
+	}
+	command, args := b.expandAll(c.Command), b.expandAll(c.Args)
+	if b.budget.exceeded {
+		return Environment{}, b.budget.err(c.Name, "envFrom, env, command and args", "references and sources add")
 	}
 	if len(b.errs) > 0 {
 		return Environment{}, errors.Join(b.errs...)
 	}
 
-	out := Environment{Vars: make([]Var, 0, len(links)+len(b.own)), Late: slices.Sorted(maps.Keys(b.late))}
+	out := Environment{Vars: make([]Var, 0, len(links)+len(b.own)), Command: command, Args: args, Late: slices.Sorted(maps.Keys(b.late))}
 	for i, v := range links {
 		if _, ok := b.own[v.Name]; !ok && !b.late[v.Name] && b.links[v.Name] == i {
 			out.Vars = append(out.Vars, v)
@@ -94,7 +103,6 @@ func (p *Pod) Container(ctx context.Context, name string, addresses Addresses) (
 			out.Vars = append(out.Vars, v)
 		}
 	}
-	out.Command, out.Args = b.expandAll(c.Command), b.expandAll(c.Args)
 	return out, nil
 }
 
@@ -103,6 +111,7 @@ type builder struct {
 	p         *Pod
 	c         *corev1.Container
 	addresses Addresses
+	budget    budget
 
 	serviceVars []Var
 	links       map[string]int  // name to the last definition in serviceVars
@@ -110,6 +119,13 @@ type builder struct {
 	own         map[string]int  // name to the last definition in vars
 	late        map[string]bool // names whose last definition waits for an address
 	errs        []error
+}
+
+// add defines a variable whose value is not in the container's spec.
+func (b *builder) add(field, name, value string) {
+	if b.budget.spend(len(name) + len(value) + overhead) {
+		b.set(field, name, value)
+	}
 }
 
 // set defines a variable and replaces an earlier one of that name.
@@ -138,9 +154,17 @@ func (b *builder) fail(err *SourceError) {
 	b.errs = append(b.errs, err)
 }
 
-// lookup finds a variable for a reference. One that comes late hides one of a
-// Service.
+// lookup finds a variable for a reference. It is empty if the limit is exceeded.
 func (b *builder) lookup(name string) (string, bool) {
+	value, ok := b.find(name)
+	if !b.budget.spend(len(value)) {
+		return "", true
+	}
+	return value, ok
+}
+
+// find finds a variable. One that comes late hides one of a Service.
+func (b *builder) find(name string) (string, bool) {
 	if at, ok := b.own[name]; ok {
 		return b.vars[at].Value, true
 	}
@@ -177,7 +201,7 @@ func (b *builder) addFrom(ctx context.Context, i int, from *corev1.EnvFromSource
 			return
 		}
 		for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
-			b.set(field, from.Prefix+key, cm.Data[key])
+			b.add(field, from.Prefix+key, cm.Data[key])
 		}
 	case from.SecretRef != nil:
 		ref := from.SecretRef
@@ -187,7 +211,7 @@ func (b *builder) addFrom(ctx context.Context, i int, from *corev1.EnvFromSource
 			return
 		}
 		for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
-			b.set(field, from.Prefix+key, string(secret.Data[key]))
+			b.add(field, from.Prefix+key, string(secret.Data[key]))
 		}
 	default:
 		b.fail(&SourceError{Field: field, Err: errors.New("a source that is not known here")})
@@ -227,7 +251,7 @@ func (b *builder) addVar(ctx context.Context, v *corev1.EnvVar) {
 			b.missing(field, "ConfigMap", ref.Name, ref.Key, ref.Optional, err)
 			return
 		}
-		b.set(field, v.Name, value)
+		b.add(field, v.Name, value)
 	case from.SecretKeyRef != nil:
 		ref := from.SecretKeyRef
 		value, err := b.p.secretKey(ctx, ref.Name, ref.Key)
@@ -235,7 +259,7 @@ func (b *builder) addVar(ctx context.Context, v *corev1.EnvVar) {
 			b.missing(field, "Secret", ref.Name, ref.Key, ref.Optional, err)
 			return
 		}
-		b.set(field, v.Name, value)
+		b.add(field, v.Name, value)
 	case from.FieldRef != nil:
 		b.addField(field, v.Name, from.FieldRef)
 	case from.ResourceFieldRef != nil:
@@ -244,7 +268,7 @@ func (b *builder) addVar(ctx context.Context, v *corev1.EnvVar) {
 			b.fail(&SourceError{Field: field, Err: err})
 			return
 		}
-		b.set(field, v.Name, value)
+		b.add(field, v.Name, value)
 	case from.FileKeyRef != nil:
 		b.addFile(ctx, field, v.Name, from.FileKeyRef)
 	default:
@@ -271,16 +295,16 @@ func (b *builder) addField(field, name string, ref *corev1.ObjectFieldSelector) 
 			b.fail(&SourceError{Field: field, Err: err})
 			return
 		}
-		b.set(field, name, value)
+		b.add(field, name, value)
 		return
 	}
 	switch {
 	case len(addresses) == 0:
 		b.setLate(name)
 	case list:
-		b.set(field, name, strings.Join(addresses, ","))
+		b.add(field, name, strings.Join(addresses, ","))
 	default:
-		b.set(field, name, addresses[0])
+		b.add(field, name, addresses[0])
 	}
 }
 
@@ -308,7 +332,7 @@ func (b *builder) addFile(ctx context.Context, field, name string, ref *corev1.F
 	}
 	switch {
 	case err == nil:
-		b.set(field, name, value)
+		b.add(field, name, value)
 	case errors.Is(err, ErrMissing) && ref.Optional != nil && *ref.Optional:
 	default:
 		b.fail(&SourceError{Field: field, Kind: "file", Name: ref.VolumeName + "/" + ref.Path, Key: ref.Key, Wait: true, Err: err})

@@ -49,9 +49,10 @@ func IsData(v *corev1.Volume) bool {
 // slash-separated path in it. Every path is local. The files belong to the caller.
 // Errors are as with [Pod.Container]. Each call asks for new tokens and certificates;
 // nothing else is read twice. A call that needs a certificate waits for its signer as
-// long as Config.CallTimeout, and the next call waits for the same request.
+// long as Config.CallTimeout, and the next call waits for the same request. Files that have
+// more than 32 MiB together are an error. A file counts 64 bytes more than its path and content.
 func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) {
-	f := filler{p: p, field: "volume " + name, volume: name, files: map[string]File{}, mode: defaultMode}
+	f := filler{p: p, field: "volume " + name, volume: name, files: map[string]File{}, mode: defaultMode, budget: budget{limit: maxVolume}}
 	at := -1
 	for i := range p.pod.Spec.Volumes {
 		if p.pod.Spec.Volumes[i].Name == name {
@@ -74,11 +75,14 @@ func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) 
 		f.downward(v.DownwardAPI.Items)
 	case v.Projected != nil:
 		f.defaultMode(v.Projected.DefaultMode)
-		for i := range v.Projected.Sources {
+		for i := 0; i < len(v.Projected.Sources) && !f.budget.exceeded; i++ {
 			f.project(ctx, i, &v.Projected.Sources[i])
 		}
 	default:
 		f.fail(&SourceError{Err: errors.New("not a volume of data from the API")})
+	}
+	if f.budget.exceeded {
+		return nil, f.budget.err("", f.field, "its files have")
 	}
 	if len(f.errs) > 0 {
 		return nil, errors.Join(f.errs...)
@@ -93,6 +97,7 @@ type filler struct {
 	volume string
 	files  map[string]File
 	mode   int32
+	budget budget
 	errs   []error
 }
 
@@ -124,6 +129,9 @@ func (f *filler) add(path string, data []byte, mode *int32) {
 func (f *filler) addFile(path string, file File, mode *int32) {
 	if !filepath.IsLocal(path) {
 		f.fail(&SourceError{Err: fmt.Errorf("the path %q leads out of the volume", path)})
+		return
+	}
+	if !f.budget.spend(len(path) + len(file.Data) + overhead) {
 		return
 	}
 	file.Mode = f.mode
@@ -216,7 +224,7 @@ func (f *filler) keys(kind, name string, items []corev1.KeyToPath, optional *boo
 		}
 		return
 	}
-	for i := range items {
+	for i := 0; i < len(items) && !f.budget.exceeded; i++ {
 		value, ok := data[items[i].Key]
 		if !ok {
 			f.missing(kind, name, items[i].Key, optional, ErrMissing)
@@ -227,7 +235,7 @@ func (f *filler) keys(kind, name string, items []corev1.KeyToPath, optional *boo
 }
 
 func (f *filler) downward(items []corev1.DownwardAPIVolumeFile) {
-	for i := range items {
+	for i := 0; i < len(items) && !f.budget.exceeded; i++ {
 		var value string
 		var err error
 		switch item := &items[i]; {

@@ -1041,6 +1041,20 @@ func TestVolumesFollowConfigMapsAndLabels(t *testing.T) {
 	})
 }
 
+// Another try can't help a pod of a few KB whose references multiply.
+func TestAPodWithAnEnvironmentWithoutLimitIsRefused(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := command("c", "forever")
+		c.Env = []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 1<<10)}, {Name: "V1", Value: strings.Repeat("$(V0)", 1<<8)}, {Name: "V2", Value: strings.Repeat("$(V1)", 1<<8)}}
+		_, err := w.p.Start(w.Context(), podOf(corev1.RestartPolicyAlways, c))
+		var reject *podsync.RejectError
+		if !errors.As(err, &reject) || reject.Reason != "ContainerConfigError" || !strings.Contains(reject.Message, "container c: envFrom, env, command and args: ") {
+			w.Errorf("Start: %v, want a rejection that names the container", err)
+		}
+		w.expect()
+	})
+}
+
 // A container that can't start because an annotation is missing starts when the pod has it.
 func TestAStartHasTheNewestLabelsAndAnnotations(t *testing.T) {
 	var newest atomic.Pointer[corev1.Pod]
