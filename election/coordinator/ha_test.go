@@ -257,3 +257,20 @@ func TestManyCandidatesThatPollAreElectedAsSoon(t *testing.T) {
 		}
 	})(t)
 }
+
+// Four candidates that may not update the Lease come before one that can lead. None of
+// them is tried again before it, although the first doubt ends in the meantime.
+func TestEachCandidateIsTriedBeforeAnyIsTriedAgain(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.start()
+		for _, name := range []string{"a", "b", "c", "d"} {
+			r.server.Inject(apitest.Fault{Match: apitest.Match{User: name, Verb: "update", Resource: "leases"}, Status: statuserr.Forbidden("leases", ctlLease, "no")})
+			r.worker(name, "1.37.0")
+			r.advance(700 * time.Millisecond)
+		}
+		e := r.worker("e", "1.37.0")
+		r.advance(2 * time.Minute)
+		r.want("leads", e.leading(), true)
+		r.want("told", r.told(), []string{"elected a", "elected b", "elected c", "elected d", "elected e"})
+	})(t)
+}

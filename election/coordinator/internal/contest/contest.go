@@ -134,7 +134,7 @@ func (c *Contest) expiresAt() time.Time {
 	duration := spec.DurationOf(c.lease, c.rules.LeaseDuration)
 	if c.assignee != nil {
 		most := 1
-		if c.pulseAt.Before(c.assignee.doubtedUntil) {
+		if c.assignee.doubts > 0 {
 			most = 4
 		}
 		duration <<= min(c.unclaimed, most)

@@ -414,21 +414,19 @@ func TestOnlyTheFirstPingOfARoundIsFree(t *testing.T) {
 // and the last resort has more time for each. A claim ends that.
 func TestTheTimeOfAnAssignment(t *testing.T) {
 	for name, tc := range map[string]struct {
-		unclaimed int
-		doubted   time.Duration
-		want      time.Duration
+		unclaimed, doubts int
+		want              time.Duration
 	}{
-		"the first":                    {0, 0, 15 * time.Second},
-		"the second":                   {1, 0, 30 * time.Second},
-		"the third, others wait":       {2, 0, 30 * time.Second},
-		"doubted in another vacancy":   {0, time.Minute, 15 * time.Second},
-		"the last resort":              {1, time.Minute, 30 * time.Second},
-		"the last resort, once more":   {2, time.Minute, time.Minute},
-		"the last resort, for long":    {9, time.Minute, 4 * time.Minute},
-		"tried again after the doubts": {3, 0, 30 * time.Second},
+		"the first":                  {0, 0, 15 * time.Second},
+		"the second":                 {1, 0, 30 * time.Second},
+		"the third, others wait":     {2, 0, 30 * time.Second},
+		"doubted in another vacancy": {0, 1, 15 * time.Second},
+		"the last resort":            {1, 1, 30 * time.Second},
+		"the last resort, once more": {2, 2, time.Minute},
+		"the last resort, for long":  {9, 1, 4 * time.Minute},
 	} {
 		a := nominee("a", 1)
-		a.doubts, a.doubtedUntil = 3, decideNow.Add(tc.doubted)
+		a.doubts = tc.doubts
 		c := vacant(a).Contest
 		c.unclaimed = tc.unclaimed
 		apply(t, c, decideNow, Answered{To: Decision{Do: Assign, Name: "a"}, Lease: leaseAt(1, "a")})

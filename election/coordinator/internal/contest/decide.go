@@ -218,19 +218,25 @@ func (d *decider) supervise(strategy spec.Strategy, agreed bool) (Decision, *can
 }
 
 // best returns the best of the candidates that may be chosen, or nil. A candidate that
-// is a last resort comes after all others.
+// is a last resort comes after all others, and after those with fewer doubts.
 func (d *decider) best(strategy spec.Strategy, incumbent string, lastResort func(*candidate) bool) (best *candidate) {
-	bestIsLast := false
+	bestLast := 0
 	for _, c := range d.candidates {
 		if !d.takesPart(c) || !d.may(c) || !strategy.Eligible(c.Peer) {
 			continue
 		}
-		last := lastResort != nil && lastResort(c)
 		if lastResort == nil && !d.at(c.doubtedUntil) {
 			continue
 		}
-		if best == nil || cmp.Or(spec.TrueFirst(bestIsLast, last), spec.Compare(strategy, c.Peer, best.Peer, incumbent)) < 0 {
-			best, bestIsLast = c, last
+		last := 0
+		if lastResort != nil && lastResort(c) {
+			last = 1 + c.doubts
+			if c == d.assignee {
+				last++ // it will be doubted
+			}
+		}
+		if best == nil || cmp.Or(cmp.Compare(last, bestLast), spec.Compare(strategy, c.Peer, best.Peer, incumbent)) < 0 {
+			best, bestLast = c, last
 		}
 	}
 	return best
@@ -262,13 +268,13 @@ func (d *decider) unasked(strategy spec.Strategy) (next *candidate) {
 func (d *decider) may(c *candidate) bool { return !c.late(d.now, d.Rules) && d.at(c.retryAt) }
 
 // lastResort reports whether a candidate should get a vacant Lease only if there is no
-// other candidate, because it has just let the Lease expire, or did not claim it after
-// a recent assignment.
+// other candidate, because it has just let the Lease expire, or did not claim it when
+// it was assigned to it: not long ago, or in the vacancy that lasts.
 func (d *decider) lastResort(c *candidate) bool {
 	if c.Name == d.Holder() && (c == d.assignee || !c.heard.After(d.pulseAt)) {
 		return true
 	}
-	return !d.at(c.doubtedUntil)
+	return !d.at(c.doubtedUntil) || d.unclaimed > 0 && c.doubts > 0
 }
 
 // waits reports whether a candidate has a ping to answer that is not late.
