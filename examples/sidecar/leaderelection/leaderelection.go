@@ -134,12 +134,12 @@ func (l *leaderElection) Run() error {
 		Timing: l.timing,
 		Labels: l.labels,
 		Lead: func(ctx context.Context, _ election.Term) error {
-			defer context.AfterFunc(ctx, func() {
+			context.AfterFunc(ctx, func() { // also if the work does not return
 				if cause := context.Cause(ctx); errors.Is(cause, election.ErrLost) || errors.Is(cause, election.ErrExpired) {
 					logger.Error(cause, "Stopped leading")
 					klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 				}
-			})()
+			})
 			l.run(ctx)
 			<-ctx.Done() // work that has returned keeps the lease
 			return nil
