@@ -86,7 +86,7 @@ func (l *lab) prepare() error {
 // run runs a plan once and judges it.
 func (l *lab) run(p plan.Plan, how mode) outcome {
 	ref := &l.ref
-	how.limit = 20*ref.requests + 1_000
+	how.limit = 20 * ref.requests
 	out := runPlan(l.t, l.cfg, l.scenario, p, how, func(end map[string]any) error {
 		if lines := differences(ref.end, end); len(lines) > 0 {
 			return errors.New("the end differs from the reference:\n" + strings.Join(lines, "\n"))

@@ -187,7 +187,7 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 	}
 	e := &entry{at: w.now(), program: p.lane.name, text: strings.TrimSpace(place.Verb + " " + place.Target)}
 	w.journal = append(w.journal, e)
-	if w.limit > 0 && (w.requests-w.earlier > w.limit || w.requests > 10*w.limit) && !w.hot {
+	if w.limit > 0 && (w.requests-w.earlier > w.limit+1_000 || w.requests > w.limit+10_000) && !w.hot {
 		w.hot = true
 		w.problems = append(w.problems, fmt.Sprintf("%d requests within %v: a loop without a pause", w.requests, w.now()))
 		for _, p := range w.processes {
@@ -314,7 +314,7 @@ func (w *World) settle() {
 type mode struct {
 	free  bool // requests are not ordered
 	list  bool // the outcome has the spots
-	limit int  // the run is given up after more requests in a millisecond, or ten times as many in all; 0 means none
+	limit int  // the run is given up if it has many more requests, in a millisecond or in all; 0 means none
 }
 
 // runPlan runs the scenario with the faults of a plan. same compares the end with that of
