@@ -39,7 +39,7 @@ type Strategy interface {
 func Compare(s Strategy, a, b Peer, incumbent string) int {
 	return cmp.Or(
 		Prefer(s, a, b),
-		TrueFirst(incumbent != "" && a.Identity == incumbent, incumbent != "" && b.Identity == incumbent),
+		trueFirst(incumbent != "" && a.Identity == incumbent, incumbent != "" && b.Identity == incumbent),
 		a.Created.Compare(b.Created),
 		cmp.Compare(a.Identity, b.Identity),
 	)
@@ -47,7 +47,7 @@ func Compare(s Strategy, a, b Peer, incumbent string) int {
 
 // Prefer is Compare without its tie-breaks.
 func Prefer(s Strategy, a, b Peer) int {
-	return cmp.Or(TrueFirst(s.Eligible(a), s.Eligible(b)), s.Compare(a, b))
+	return cmp.Or(trueFirst(s.Eligible(a), s.Eligible(b)), s.Compare(a, b))
 }
 
 // Preempts reports whether challenger must replace incumbent, the leader. A tie

@@ -63,7 +63,7 @@ func ChosenStrategy(ballots []Ballot, known func(strategy string) bool) (name st
 			highest, name, agreed = b.BinaryVersion, b.Strategy, true
 		case c == 0 && b.Strategy != name:
 			agreed = false
-			if cmp.Or(TrueFirst(known(b.Strategy), known(name)), cmp.Compare(b.Strategy, name)) < 0 {
+			if cmp.Or(trueFirst(known(b.Strategy), known(name)), cmp.Compare(b.Strategy, name)) < 0 {
 				name = b.Strategy
 			}
 		}
@@ -89,13 +89,13 @@ func CompareVersions(a, b string) int {
 	v, ok := ParseVersion(a)
 	w, ok2 := ParseVersion(b)
 	if !ok || !ok2 {
-		return TrueFirst(ok2, ok)
+		return trueFirst(ok2, ok)
 	}
-	return TrueFirst(v.LessThan(w), w.LessThan(v))
+	return trueFirst(v.LessThan(w), w.LessThan(v))
 }
 
-// TrueFirst orders true before false.
-func TrueFirst(a, b bool) int {
+// trueFirst orders true before false.
+func trueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
