@@ -269,6 +269,16 @@ func hotChecked(t *testing.T, text string, health func(ctx context.Context, appl
 	return n, applied
 }
 
+// hungByB returns a Trial.Health that hangs until release once B is applied.
+func hungByB(release <-chan struct{}) func(ctx context.Context, applied string) error {
+	return func(_ context.Context, applied string) error {
+		if applied == "B" {
+			<-release
+		}
+		return nil
+	}
+}
+
 // TestHealthThatHangsCondemnsNoLaterOne: a call of Health that never returned was
 // counted against every configuration that was applied after it.
 func TestHealthThatHangsCondemnsNoLaterOne(t *testing.T) {
@@ -278,12 +288,7 @@ func testHealthThatHangsCondemnsNoLaterOne(t *testing.T) {
 	for _, rolledBack := range []bool{false, true} {
 		release := make(chan struct{})
 		defer close(release)
-		n, applied := hotChecked(t, "A", func(_ context.Context, applied string) error {
-			if applied == "B" {
-				<-release
-			}
-			return nil
-		})
+		n, applied := hotChecked(t, "A", hungByB(release))
 		n.delivers("B")
 		n.goes(time.Second)
 		if rolledBack {
@@ -318,12 +323,7 @@ func TestHealthThatHangsInAPromotedOne(t *testing.T) {
 func testHealthThatHangsInAPromotedOne(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
-	n, applied := hotChecked(t, "A", func(_ context.Context, applied string) error {
-		if applied == "B" {
-			<-release
-		}
-		return nil
-	})
+	n, applied := hotChecked(t, "A", hungByB(release))
 	n.delivers("B")
 	if err := n.c.Verdict(nil); err != nil {
 		t.Fatal(err)

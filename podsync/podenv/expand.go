@@ -11,7 +11,8 @@ import (
 // rules of the API for env values, command and args: a name that lookup doesn't
 // know leaves the reference as it is; $$ becomes $ and is never part of a
 // reference, so that $$(NAME) gives $(NAME); any other $ stays. What lookup
-// returns isn't expanded again.
+// returns isn't expanded again. The result has no limit of its own: a lookup that must
+// bound it counts what it has returned, as [Pod.Container] does.
 func Expand(s string, lookup func(name string) (string, bool)) string {
 	at := strings.IndexByte(s, '$')
 	if at < 0 {

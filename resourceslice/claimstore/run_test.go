@@ -499,19 +499,22 @@ func TestAClaimThatEndsDuringAPass(t *testing.T) {
 	r.expect("", nothing)
 }
 
+// mustPass makes a pass at now, and lets an interval pass.
+func (r *rig) mustPass(now *time.Time) {
+	r.t.Helper()
+	if err := r.pass(r.t.Context(), at(*now), r.seen); err != nil {
+		r.t.Fatal(err)
+	}
+	*now = now.Add(r.cfg.Interval)
+}
+
 // TestAPassForgetsClaims: what it remembers of a claim ends with the claim, or a claim that
 // comes back under its UID would be ended at once.
 func TestAPassForgetsClaims(t *testing.T) {
 	r := newRig(t)
 	a := testClaim("a", "gpu-0")
 	now := time.Now()
-	pass := func() {
-		t.Helper()
-		if err := r.pass(t.Context(), at(now), r.seen); err != nil {
-			t.Fatal(err)
-		}
-		now = now.Add(r.cfg.Interval)
-	}
+	pass := func() { r.mustPass(&now) }
 	r.mustPrepare(a, "mig-1")
 	pass()
 	if len(r.seen.gone) != 1 {
@@ -540,13 +543,7 @@ func TestTheIntervalBeginsAgainWithAnotherPreparation(t *testing.T) {
 	a, free := testClaim("a", "gpu-0"), testClaim("a")
 	free.Status.Allocation, free.Status.ReservedFor = nil, nil
 	now := time.Now()
-	pass := func() {
-		t.Helper()
-		if err := r.pass(t.Context(), at(now), r.seen); err != nil {
-			t.Fatal(err)
-		}
-		now = now.Add(r.cfg.Interval)
-	}
+	pass := func() { r.mustPass(&now) }
 	r.mustPrepare(a, "mig-1")
 	r.api.put(free)
 	pass()
