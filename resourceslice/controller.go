@@ -35,7 +35,6 @@ const fieldManagerPrefix = "kubewright-"
 // by any number of goroutines; only Run, Wait and Withdraw block.
 type Controller struct {
 	cfg      Config
-	self     core.Instance
 	checked  func(error) // for tests: called with the Check of each pool's state
 	hasher   hasher
 	versions []versions.Version
@@ -51,6 +50,8 @@ type Controller struct {
 	outlives context.Context
 
 	mu      sync.Mutex
+	self    core.Instance // the same one for all pools
+	since   string        // the resource version of the first list
 	pools   map[PoolID]*pool
 	named   map[string]map[string]bool               // by driver: the pools of the last SetAll
 	queue   workqueue.TypedDelayingInterface[PoolID] // nil unless running
@@ -193,12 +194,12 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference, managed bo
 		return false // perhaps with this slice
 	case p == nil || p.isGone():
 		klog.FromContext(c.outlives).Info("Removing a pool that the driver no longer has", "driver", rec.id.Driver, "pool", rec.id.Name)
-		p = newPool(rec.id, core.New(c.self, c.cfg.MinInterval))
+		p = newPool(rec.id, core.New(&c.self, c.cfg.MinInterval))
 		c.pools[rec.id] = p
 	case !isClusters || p.cluster:
 		return true
 	}
-	c.widen(p, isClusters)
+	p.cluster = p.cluster || isClusters
 	// A new revision, because a reconciliation that is under way has not seen
 	// the slices without a node, and must not count as the last word.
 	c.set(p, p.want, true)
@@ -240,7 +241,7 @@ func (c *Controller) Remove(id PoolID) error {
 func (c *Controller) want(id PoolID, d *desired, urgent bool) {
 	p := c.pools[id]
 	if p == nil {
-		p = newPool(id, core.New(c.self, c.cfg.MinInterval))
+		p = newPool(id, core.New(&c.self, c.cfg.MinInterval))
 		c.pools[id] = p
 	} else if d == nil && p.want == nil {
 		return
@@ -258,20 +259,12 @@ func (c *Controller) want(id PoolID, d *desired, urgent bool) {
 // set makes d the desired pool, nil for none. c.mu must be held.
 func (c *Controller) set(p *pool, d *desired, urgent bool) {
 	p.want, p.setAt = d, time.Now()
-	c.widen(p, d != nil && d.nodeName == "")
+	p.cluster = p.cluster || d != nil && d.nodeName == ""
 	c.apply(p, core.Set{Remove: d == nil, Urgent: urgent})
 	p.update(func(s *Status) {
 		s.Revision++
 		s.Err = nil
 	})
-}
-
-// widen makes the slices without a node count for a pool. c.mu must be held.
-func (c *Controller) widen(p *pool, cluster bool) {
-	if cluster && !p.cluster {
-		p.cluster = true
-		c.apply(p, core.Widened{})
-	}
 }
 
 // apply records a fact about a pool. c.mu must be held.
@@ -320,14 +313,39 @@ func (c *Controller) onForeign(rec *record, deleted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pools[rec.id]
+	writer := rec.writer()
+	if !deleted && c.self.Precedes(writer) {
+		c.heard(rec.id, writer)
+	}
 	if p == nil || p.isGone() {
 		return
 	}
+	c.apply(p, core.Foreign{Deleted: deleted, Writer: writer})
 	if rec.manager != "" {
 		p.contender = rec.manager
 	}
-	c.apply(p, core.Foreign{Deleted: deleted, Writer: rec.writer()})
 	c.enqueue(rec.id, p.wait())
+}
+
+// heard records that a newer instance lives, for the other pools of the driver that are
+// left to it. c.mu must be held.
+func (c *Controller) heard(of PoolID, writer core.Instance) {
+	for id, p := range c.pools {
+		if id != of && id.Driver == of.Driver && p.state.Above().ID == writer.ID {
+			c.apply(p, core.Found{Writer: writer, Now: true})
+		}
+	}
+}
+
+// follow makes this process newer than the writers of listed slices that were written
+// before its first list. Those that were written later may be of a newer instance. c.mu
+// must be held.
+func (c *Controller) follow(records []*record) {
+	for _, rec := range records {
+		if !newer(rec.ResourceVersion, c.since) {
+			c.self.Follow(rec.writer())
+		}
+	}
 }
 
 // Wait blocks until the API server has the pool as of the latest Set or Remove

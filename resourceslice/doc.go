@@ -53,10 +53,10 @@
 //
 // All methods may be called by any goroutine at any time; Set, SetAll and Remove
 // never block on I/O. If two instances of one program run, as during a rolling update, the
-// older one leaves the pool to the newer one. Other controllers must not publish the same
-// pool, because they would undo each other's work and report a *ContendedError. To prevent
-// this, use a leader election for pools of the cluster, and name the pools of a node after
-// the node.
+// older one leaves the pools to the newer one, also those that only one of them has. Other
+// controllers must not publish the same pool, because they would undo each other's work and
+// report a *ContendedError. To prevent this, use a leader election for pools of the cluster,
+// and name the pools of a node after the node.
 //
 // # Failure modes
 //

@@ -228,25 +228,42 @@ func (j *job) planRemoval() (*plan, result) {
 	j.c.mu.Lock()
 	isLost := j.p.state.LostCreate(time.Now())
 	j.c.mu.Unlock()
-	if len(j.live) == 0 && isLost {
+	switch {
+	case len(j.live) == 0 && isLost:
 		return nil, waitFor(time.Second, core.Holding) // the first attempt may still be carried out
+	case len(j.live) == 0:
+		return &plan{}, result{}
 	}
 	if r := j.yield(); r.verdict != stored {
-		return &plan{}, result{} // the slices are the newer instance's
+		j.removed()
+		return nil, r
 	}
 	return planRemoval(j.live), result{}
 }
 
-// yield returns a wait if a newer instance of the program publishes the pool.
+// removed ends the Waits for the removal of a pool that a newer instance publishes. The
+// slices are removed if that is silent.
+func (j *job) removed() {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	if j.p.status.Revision == j.status.Revision {
+		j.p.update(func(s *Status) { s.Published = s.Revision })
+	}
+}
+
+// yield returns a wait if a newer instance of the program publishes the pool, or the other
+// pools of the driver and has removed this one.
 func (j *job) yield() result {
+	others := j.others()
 	j.c.mu.Lock()
 	e, ok := j.p.status.Err.(*ContendedError) //nolint:errorlint // an own error
 	isKnown, was := ok && e.Newer, j.p.state.Above()
-	for _, rec := range j.live {
+	for _, rec := range slices.Concat(j.live, others) {
 		j.c.apply(j.p, core.Found{Writer: rec.writer()})
 	}
-	do, wait := j.p.state.Turn(time.Now())
 	above := j.p.state.Above()
+	at := slices.IndexFunc(others, func(rec *record) bool { return rec.writer().ID == above.ID })
+	do, wait := j.p.state.Turn(time.Now(), at >= 0)
 	j.self = j.p.state.Self()
 	j.c.mu.Unlock()
 	switch {
@@ -255,10 +272,10 @@ func (j *job) yield() result {
 			j.logger.Info("Publishing the pool again: the newer instance is silent", "instance", above)
 		}
 		return result{}
-	case was != above:
+	case was.ID != above.ID:
 		j.logger.Info("Leaving the pool to a newer instance", "instance", above)
-	case do == core.Ask && j.want != nil:
-		if err := j.ask(above); err != nil {
+	case do == core.Ask:
+		if err := j.ask(above, slices.Concat(j.live, others)); err != nil {
 			return failureOf(err)
 		}
 		wait = core.ReplyTime
@@ -272,12 +289,25 @@ func (j *job) yield() result {
 	return waitFor(wait, core.Yielding)
 }
 
-// ask writes a slice of the newer instance, unchanged except for the annotation that makes
-// a living one write it again. If no slice is left, a living one creates them.
-func (j *job) ask(above core.Instance) error {
-	at := slices.IndexFunc(j.live, func(rec *record) bool { return rec.writer() == above })
+// others returns the slices that this publisher and its siblings have in other pools of the
+// driver, if another client has deleted all of this one's: it may be a newer instance that
+// does not have the pool.
+func (j *job) others() []*record {
+	if len(j.live) > 0 || j.driftedAt.IsZero() {
+		return nil
+	}
+	return slices.DeleteFunc(j.c.view.all(), func(rec *record) bool {
+		return rec.id.Driver != j.p.id.Driver || rec.deleting() || j.isForeign(rec)
+	})
+}
+
+// ask writes one of the slices that the newer instance wrote, unchanged except for the
+// annotation that makes a living one write it again. If no slice is left, a living one
+// creates them.
+func (j *job) ask(above core.Instance, of []*record) error {
+	at := slices.IndexFunc(of, func(rec *record) bool { return rec.writer().ID == above.ID })
 	if at >= 0 {
-		slice, err := j.get(j.live[at].Name)
+		slice, err := j.get(of[at].Name)
 		if err != nil {
 			return err
 		}

@@ -215,10 +215,14 @@ func (c *Controller) scopesOf(id PoolID, cluster, byPool bool) []scope {
 }
 
 // synced implements listener: it starts the reconciliation of all pools.
-func (s *session) synced() {
+func (s *session) synced(list []*record, at string) {
 	s.known.Store(true)
 	klog.FromContext(s.ctx).V(2).Info("Watching ResourceSlices", "version", s.version.Name)
 	s.c.mu.Lock()
+	if s.c.since == "" || newer(s.c.since, at) { // the latter if a backup was restored
+		s.c.since = at
+	}
+	s.c.follow(list)
 	for id, p := range s.c.pools {
 		s.c.apply(p, core.Restarted{}) // another client may have changed its slices since the last session
 		s.c.enqueue(id, 0)
@@ -349,6 +353,9 @@ func (s *session) listOrphans(driver string) bool {
 	if err != nil && apierr.Classify(err) != apierr.Forbidden {
 		return false
 	}
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	s.c.follow(records)
 	s.orphans[driver] = records
 	return true
 }

@@ -22,7 +22,7 @@ import (
 // newWatching makes a session whose watch has just started, and a pool whose content
 // the API server refused.
 func newWatching(t *testing.T) (*session, *mirror, *pool) {
-	p := newPool(testID, core.New(core.Instance{}, 0))
+	p := newPool(testID, core.New(new(core.Instance), 0))
 	for _, e := range []core.Event{core.Set{}, core.Begin{}, core.Published{Fault: time.Now().Add(2 * retryFaults)}} {
 		if err := p.state.Apply(time.Now(), e); err != nil {
 			t.Fatal(err)
@@ -140,7 +140,7 @@ func TestOnlyAWatchByPoolFindsOutThatPoolsCantBeSelected(t *testing.T) {
 // that can be listed, and has slices.
 func TestAForbiddenScopeIsLeftOutForItsPoolsOnly(t *testing.T) {
 	s, _, p := newWatching(t)
-	other := newPool(PoolID{testID.Driver, "other"}, core.New(core.Instance{}, 0))
+	other := newPool(PoolID{testID.Driver, "other"}, core.New(new(core.Instance), 0))
 	s.c.pools[other.id] = other
 	p.cluster, other.cluster = true, true
 	s.failed(s.mirror(scope{driver: testID.Driver, pool: testID.Name}), statuserr.Forbidden("resourceslices", "", "no"))

@@ -6,6 +6,8 @@ package resourceslice_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -227,6 +229,148 @@ func TestAnInstanceIsNewerThanWhatItFindsLater(t *testing.T) {
 			t.Errorf("slices %v", all)
 		}
 	})
+}
+
+// named makes a pool of one device for each name.
+func named(v string, names ...string) map[string]resourceslice.Pool {
+	all := map[string]resourceslice.Pool{}
+	for _, name := range names {
+		all[name] = pools(device(1, v))
+	}
+	return all
+}
+
+// setAll makes pools of one device, and no others, the desired ones.
+func (r *rig) setAll(v string, names ...string) {
+	r.Helper()
+	if err := r.c.SetAll(driver, named(v, names...)); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// setEach makes pools of one device the desired ones.
+func (r *rig) setEach(v string, names ...string) {
+	r.Helper()
+	for name, p := range named(v, names...) {
+		if err := r.c.Set(resourceslice.PoolID{Driver: driver, Name: name}, p); err != nil {
+			r.Fatal(err)
+		}
+	}
+}
+
+func (r *rig) remove(name string) {
+	r.Helper()
+	id := resourceslice.PoolID{Driver: driver, Name: name}
+	if err := r.c.Remove(id); err != nil {
+		r.Fatal(err)
+	}
+	if err := r.c.Wait(r.Context(), id); err != nil {
+		r.Errorf("Wait for the removal of %s: %v", name, err)
+	}
+}
+
+// offers returns the pools and the models of their devices.
+func (r *rig) offers() string {
+	all := map[string]bool{}
+	for _, s := range r.slices() {
+		for _, d := range s.Spec.Devices {
+			all[s.Spec.Pool.Name+*d.Attributes["model"].StringValue] = true
+		}
+	}
+	return strings.ReplaceAll(strings.Join(slices.Sorted(maps.Keys(all)), " "), "model", "")
+}
+
+// TestVersionsOfAProgramHaveOtherPools: the newer instance has other pools than the older
+// one. The older one leaves them all to it for as long as it lives, and then makes them its
+// own.
+func TestVersionsOfAProgramHaveOtherPools(t *testing.T) {
+	both := func(v string, names ...string) func(*rig) {
+		return func(r *rig) { r.setAll(v, names...) }
+	}
+	for name, tc := range map[string]struct {
+		older, newer func(*rig)
+		late         func(older *rig) // five seconds later
+		want, after  string           // after the older one has ended; after the newer one has
+	}{
+		"it adds a pool":      {both("a", "x"), both("b", "x", "y"), nil, "x-b y-b", "x-a"},
+		"it renames the pool": {both("a", "x"), both("b", "y"), nil, "y-b", "x-a"},
+		"it has one less":     {both("a", "x", "y"), both("b", "x"), nil, "x-b", "x-a y-a"},
+		"it removes the pool": {
+			func(r *rig) { r.setEach("a", "x") },
+			func(r *rig) { r.setEach("b", "y"); r.remove("x") },
+			nil, "y-b", "x-a y-b",
+		},
+		"both find a device": {
+			func(r *rig) { r.setEach("a", "x") },
+			func(r *rig) { r.setEach("b", "x", "y") },
+			func(r *rig) { r.setEach("a", "y") },
+			"x-b y-b", "x-a y-a",
+		},
+		"it publishes a pool and removes it": {
+			func(r *rig) { r.setEach("a", "x") },
+			func(r *rig) { r.setEach("b", "x", "y"); r.settle(2 * time.Second); r.remove("x") },
+			nil, "y-b", "x-a y-b",
+		},
+		"the older one removes a pool": {
+			func(r *rig) { r.setEach("a", "x") },
+			func(r *rig) { r.setEach("b", "x") },
+			func(r *rig) { r.remove("x") },
+			"x-b", "",
+		},
+	} {
+		for _, ended := range []string{"older", "newer"} {
+			t.Run(name+", then the "+ended+" one ends", func(t *testing.T) {
+				bubble(t, func(older *rig) {
+					older.consumer.remove()
+					// The clock of the machine is behind.
+					s := live("s1", 1, 1, device(1, "before"))
+					s.Spec.Pool.Name = "x"
+					s.Annotations = map[string]string{"resourceslice.kubewright.dev/instance": fmt.Sprintf("kubewright-resourceslice/%d/ffffffff", time.Now().Add(24*time.Hour).UnixMilli())}
+					older.there(s)
+					older.start()
+					tc.older(older)
+					older.settle(time.Minute)
+					newer := &rig{T: older.T, s: older.s, consumer: older.consumer, user: admin}
+					newer.start()
+					newer.settle(time.Second)
+					tc.newer(newer)
+					newer.settle(5 * time.Second)
+					if tc.late != nil {
+						tc.late(older)
+					}
+					for i := range 1800 {
+						older.settle(100 * time.Millisecond)
+						if got := older.offers(); got != tc.want {
+							t.Fatalf("there is %q after %v, want %q", got, time.Duration(i)*100*time.Millisecond, tc.want)
+						}
+					}
+					last, want, within := newer, tc.want, time.Duration(0)
+					if ended == "newer" {
+						newer.halt()
+						last, want, within = older, tc.after, 5*time.Minute
+					} else {
+						older.halt()
+					}
+					last.settle(within)
+					for range 600 {
+						last.settle(time.Second)
+						if got := last.offers(); got != want {
+							t.Fatalf("there is %q after the other instance has ended, want %q", got, want)
+						}
+					}
+					last.s.ResetJournal()
+					last.settle(time.Hour)
+					last.expect("an hour later", 0, 0, 0)
+					if errs := append(older.reported(), newer.reported()...); len(errs) > 0 {
+						t.Errorf("reported %v", errs)
+					}
+					if last != older {
+						last.halt()
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestAQuestionOfADeadInstanceIsAnsweredOnce: the process that asked is gone.

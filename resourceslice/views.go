@@ -6,6 +6,7 @@ package resourceslice
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -186,8 +187,8 @@ type listener interface {
 	failed(m *mirror, err error)
 	// lasted reports whether a watch that started after begin has lasted for a while.
 	lasted(m *mirror, begin time.Time) bool
-	// synced is called when the first list is in the view.
-	synced()
+	// synced is called when the first list, of resource version at, is in the view.
+	synced(list []*record, at string)
 	// onForeign is called when another client has created, changed or deleted a slice.
 	onForeign(rec *record, deleted bool)
 }
@@ -317,7 +318,7 @@ func (m *mirror) Replace(list []any, at string) error {
 		}
 	}
 	if m.synced, m.at = true, at; initial {
-		m.to.synced() // it reconciles all pools
+		m.to.synced(slices.Collect(maps.Values(listed)), at) // it reconciles all pools
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ type watched struct {
 func newWatched(t *testing.T) *watched {
 	c := &Controller{pools: map[PoolID]*pool{}, ready: lifecycle.NewReady("test"), view: view{slices: map[string]*entry{}}}
 	c.view.begin(false)
-	w := &watched{t: t, m: (&session{c: c, ctx: t.Context()}).mirror(scope{}), v: &c.view, p: newPool(testID, core.New(core.Instance{}, 0))}
+	w := &watched{t: t, m: (&session{c: c, ctx: t.Context()}).mirror(scope{}), v: &c.view, p: newPool(testID, core.New(new(core.Instance), 0))}
 	w.p.want = &desired{}
 	c.pools[testID], c.view.mirrors[w.m.scope] = w.p, w.m
 	return w
@@ -82,7 +82,7 @@ func (w *watched) expect(foreign bool, want ...string) {
 	if drifted := !w.p.state.Drifted().IsZero(); drifted != foreign {
 		w.t.Errorf("another client's change was noticed: %v, want %v", drifted, foreign)
 	}
-	w.p.state = core.New(core.Instance{}, 0)
+	w.p.state = core.New(new(core.Instance), 0)
 }
 
 func TestTheViewHasTheNewestVersion(t *testing.T) {
@@ -279,7 +279,7 @@ func TestANewSessionForgetsAnOldEntryThatIsNewerThanItsList(t *testing.T) {
 						w.v.begin(true)
 						w.v.mirrors[w.m.scope] = w.m
 						w.changed(written("a", "1", "12"))
-						w.p.state = core.New(core.Instance{}, 0)
+						w.p.state = core.New(new(core.Instance), 0)
 					}
 					w.v.begin(false)
 					time.Sleep(tc.age)

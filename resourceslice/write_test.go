@@ -24,7 +24,7 @@ func newWriting(t *testing.T) (j *job, stop, kill context.CancelFunc) {
 	outlives, kill := context.WithCancel(t.Context())
 	ctx, stop := context.WithCancel(outlives)
 	t.Cleanup(kill)
-	p := newPool(testID, core.New(core.Instance{}, 0))
+	p := newPool(testID, core.New(new(core.Instance), 0))
 	c := &Controller{tokens: make(chan struct{}, 1), outlives: outlives, progress: lifecycle.NewProgress("test", time.Minute)}
 	return &job{c: c, ctx: ctx, p: p, w: &p.work}, stop, kill
 }

@@ -26,8 +26,8 @@ const (
 type Instance struct {
 	// Manager is the field manager of its writes.
 	Manager string
-	// At is the time when it began, in milliseconds, or more than any sibling's that it
-	// found in the pool before it published. So the clock of its machine may be wrong.
+	// At is the time when it began, in milliseconds, or more than that of any sibling that
+	// had written before: see Follow. So the clock of its machine may be wrong.
 	At int64
 	// ID is random.
 	ID string
@@ -49,7 +49,7 @@ func (i Instance) String() string {
 func ParseInstance(text string) Instance {
 	text, asks := strings.CutSuffix(text, "?")
 	parts := strings.Split(text, "/")
-	if len(parts) != 3 {
+	if len(parts) != 3 || parts[2] == "" {
 		return Instance{}
 	}
 	at, err := strconv.ParseInt(parts[1], 10, 64)
@@ -69,60 +69,72 @@ func (i Instance) newer(than Instance) bool {
 	return i.IsSiblingOf(than) && cmp.Or(cmp.Compare(i.At, than.At), strings.Compare(i.ID, than.ID)) > 0
 }
 
+// Follow makes i newer than an instance that had written before i began to read.
+func (i *Instance) Follow(earlier Instance) {
+	if earlier.IsSiblingOf(*i) {
+		i.At = max(i.At, earlier.At+1)
+	}
+}
+
+// Precedes reports whether i is an older sibling of other.
+func (i Instance) Precedes(other Instance) bool { return other.newer(i) }
+
 // siblings decides whether this process publishes a pool or leaves that to a newer
 // instance of the same program.
 //
 // Invariants:
-//   - above is the zero value or newer than self.
+//   - above is the zero value or a sibling of self. It was newer when it was found.
 //   - awaited is not zero: above is not the zero value.
-//   - settled is false: above is the zero value.
-//   - blind: settled is false, or above is not the zero value.
+//   - asked: awaited is not zero.
 type siblings struct {
-	self    Instance
-	settled bool     // self has published the pool, from all of its slices
-	blind   bool     // the present reconciliation has not seen all slices
-	above   Instance // the newest sibling, if it is newer than self
+	self    *Instance // of all pools of this process
+	above   Instance  // the newest sibling, if it is newer than self
 	heard   time.Time
 	pause   time.Duration // after heard, before self asks
 	awaited time.Time     // since when a reply or a repair is awaited; zero: none
+	asked   bool          // a reply is awaited, not just a repair
 }
 
 // broken tells for each invariant whether it is broken.
 func (s *siblings) broken() map[string]bool {
 	none := s.above == Instance{}
 	return map[string]bool{
-		"above is newer than self":              !none && !s.above.newer(s.self),
-		"awaited implies above":                 !s.awaited.IsZero() && none,
-		"settled before above":                  !s.settled && !none,
-		"blind implies that nothing is settled": s.blind && s.settled && none,
+		"above is a sibling of self": !none && !s.above.IsSiblingOf(*s.self),
+		"awaited implies above":      !s.awaited.IsZero() && none,
+		"asked implies awaited":      s.asked && s.awaited.IsZero(),
 	}
 }
 
-func (Widened) apply(s *State, _ time.Time) error {
-	s.siblings.blind, s.siblings.settled = true, s.siblings.above != Instance{}
+func (e Found) apply(s *State, now time.Time) error {
+	s.siblings.found(now, e.Writer, e.Now)
+	s.await(now)
 	return nil
 }
 
-func (e Found) apply(s *State, now time.Time) error {
-	s.siblings.found(now, e.Writer, false)
-	return nil
+// await sets when a pool that is left to a newer instance is reconciled.
+func (s *State) await(now time.Time) {
+	if s.phase == Yielding {
+		_, wait := s.Turn(now, false)
+		s.next = now.Add(wait)
+	}
 }
 
 // found records the writer of a slice. event is set if the slice has just been written.
 func (s *siblings) found(now time.Time, writer Instance, event bool) {
 	writer.Asks = false
 	switch {
-	case !writer.IsSiblingOf(s.self):
-	case !s.settled:
-		// All that was written before this process published is older.
-		s.self.At = max(s.self.At, writer.At+1)
-	case writer.newer(s.self) && (s.above == Instance{} || writer.newer(s.above)):
-		s.above, s.heard, s.pause, s.awaited = writer, now, firstAsk, time.Time{}
-	case writer == s.above && event:
+	case !writer.newer(*s.self):
+	case writer.ID == s.above.ID:
+		s.above.At = max(s.above.At, writer.At)
+		if !event {
+			return
+		}
 		if !s.awaited.IsZero() && !s.silent(now) {
 			s.pause = min(2*s.pause, maxAsk)
 		}
-		s.heard, s.awaited = now, time.Time{}
+		s.heard, s.awaited, s.asked = now, time.Time{}, false
+	case s.above == Instance{} || writer.newer(s.above):
+		s.above, s.heard, s.pause, s.awaited, s.asked = writer, now, firstAsk, time.Time{}, false
 	}
 }
 
@@ -134,10 +146,10 @@ func (s *siblings) missing(now time.Time) {
 }
 
 func (Asked) apply(s *State, now time.Time) error {
-	if !s.siblings.yields(now) {
+	if !s.siblings.isBelow() || s.siblings.asked && s.siblings.silent(now) {
 		return errors.New("resourceslice: there is no newer instance to ask")
 	}
-	s.siblings.awaited = now
+	s.siblings.awaited, s.siblings.asked = now, true
 	return nil
 }
 
@@ -146,7 +158,8 @@ func (s *siblings) silent(now time.Time) bool {
 	return !s.awaited.IsZero() && now.Sub(s.awaited) >= ReplyTime
 }
 
-func (s *siblings) yields(now time.Time) bool { return s.above != Instance{} && !s.silent(now) }
+// isBelow reports whether there is a newer instance.
+func (s *siblings) isBelow() bool { return s.above.newer(*s.self) }
 
 // Turn is what an instance does about a pool.
 type Turn int
@@ -159,12 +172,18 @@ const (
 )
 
 // Turn returns what this process does about a pool that may have a newer publisher, and how
-// long to wait if there is nothing to do now.
-func (s *State) Turn(now time.Time) (Turn, time.Duration) {
+// long to wait if there is nothing to do now. elsewhere is set if the pool has no slices,
+// and the newer instance has some in other pools: it may have removed this one, so that the
+// missing repair does not show that it is silent.
+func (s *State) Turn(now time.Time, elsewhere bool) (Turn, time.Duration) {
 	sib := &s.siblings
 	ask := sib.heard.Add(sib.pause)
 	switch {
-	case !sib.yields(now):
+	case !sib.isBelow():
+		return Publish, 0
+	case elsewhere && !sib.awaited.IsZero() && !sib.asked:
+		return Ask, 0
+	case sib.silent(now):
 		return Publish, 0
 	case !sib.awaited.IsZero():
 		return Wait, sib.awaited.Add(ReplyTime).Sub(now)

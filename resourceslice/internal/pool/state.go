@@ -97,9 +97,9 @@ type State struct {
 	siblings siblings
 }
 
-// New returns the state of a pool that self has not published. minInterval is the least
-// time between the beginnings of two publishes.
-func New(self Instance, minInterval time.Duration) *State {
+// New returns the state of a pool that self has not published. All pools of a process have
+// the same self. minInterval is the least time between the beginnings of two publishes.
+func New(self *Instance, minInterval time.Duration) *State {
 	return &State{minInterval: minInterval, phase: Idle, lost: map[string]Lost{}, siblings: siblings{self: self}}
 }
 
@@ -149,12 +149,11 @@ type (
 		Deleted bool     // the slice is gone
 		Writer  Instance // in its annotation
 	}
-	// Widened means that slices count that no reconciliation has seen, those without a
-	// node: an earlier process may have written them.
-	Widened struct{}
-	// Found means that a slice of the pool has this writer.
+	// Found means that a slice has this writer: one of the pool or, if Now is set or the
+	// pool has no slices, of another pool of the driver.
 	Found struct {
 		Writer Instance // in its annotation
+		Now    bool     // it has just been written
 	}
 	// Repair means that a worker undoes another writer's change.
 	Repair struct{}
@@ -200,7 +199,7 @@ func (Begin) apply(s *State, now time.Time) error {
 	if s.begun != s.revision {
 		s.begun, s.spaced = s.revision, now.Add(s.minInterval)
 	}
-	s.undone, s.siblings.blind = s.driftedAt, false
+	s.undone = s.driftedAt
 	return s.become(Working, time.Time{})
 }
 
@@ -211,7 +210,6 @@ func (e Published) apply(s *State, now time.Time) error {
 		return fmt.Errorf("resourceslice: revision %d of %d can't be published while the pool is %s", s.begun, s.revision, s.phase)
 	}
 	s.published = s.begun
-	s.siblings.settled = s.siblings.settled || !s.siblings.blind
 	if s.driftedAt.Equal(s.undone) {
 		s.driftedAt = time.Time{}
 	}
@@ -251,10 +249,7 @@ func (e Foreign) apply(s *State, now time.Time) error {
 		s.driftedAt = now
 	}
 	s.drift(now)
-	if s.phase == Yielding {
-		_, wait := s.Turn(now)
-		s.next = now.Add(wait)
-	}
+	s.await(now)
 	return nil
 }
 
@@ -320,7 +315,7 @@ func (s *State) Gone() bool { return s.removed && s.published == s.revision }
 func (s *State) Phase() Phase { return s.phase }
 
 // Self returns this instance.
-func (s *State) Self() Instance { return s.siblings.self }
+func (s *State) Self() Instance { return *s.siblings.self }
 
 // Above returns the newer instance, if any.
 func (s *State) Above() Instance { return s.siblings.above }

@@ -24,7 +24,7 @@ type story struct {
 }
 
 func newStory() *story {
-	return &story{s: New(Instance{Manager: "gpu", At: 100, ID: "me"}, 10*time.Second), now: epoch}
+	return &story{s: New(&Instance{Manager: "gpu", At: 100, ID: "me"}, 10*time.Second), now: epoch}
 }
 
 // apply applies an event and checks the state.
@@ -96,9 +96,10 @@ func (st *story) do(words []string) (string, error) {
 		}
 		return "", st.apply(e)
 	case "found":
-		return "", st.apply(Found{ParseInstance(words[0])})
-	case "widened":
-		return "", st.apply(Widened{})
+		return "", st.apply(Found{Now: has(&words, "now"), Writer: ParseInstance(words[0])})
+	case "follow":
+		st.s.siblings.self.Follow(ParseInstance(words[0]))
+		return "", st.s.Check()
 	case "repair":
 		return "", st.apply(Repair{})
 	case "asked":
@@ -116,7 +117,7 @@ func (st *story) do(words []string) (string, error) {
 		}
 		return wait(string(st.s.Phase()), d), nil
 	case "turn":
-		turn, d := st.s.Turn(st.now)
+		turn, d := st.s.Turn(st.now, has(&words, "elsewhere"))
 		return wait([]string{"publish", "wait", "ask"}[turn], d), nil
 	case "repeat":
 		step, d := st.s.Repeat(st.now, words[0])
@@ -191,16 +192,19 @@ func TestAnyOrderOfEventsKeepsTheInvariants(t *testing.T) {
 				Set{Remove: rng.IntN(4) == 0, Urgent: rng.IntN(2) == 0}, Begin{}, Begin{},
 				Published{}, Published{Fault: st.now.Add(time.Hour)}, Published{},
 				Delay{Wait: time.Minute, Phase: phases[rng.IntN(len(phases))]},
-				Foreign{Deleted: rng.IntN(2) == 0, Writer: writers[rng.IntN(len(writers))]}, Found{writers[rng.IntN(len(writers))]},
-				Repair{}, Asked{}, Restarted{}, LostAnswer{Name: name, Revision: revision}, Answered{name}, Widened{},
-			}[rng.IntN(15)]
+				Foreign{Deleted: rng.IntN(2) == 0, Writer: writers[rng.IntN(len(writers))]}, Found{writers[rng.IntN(len(writers))], rng.IntN(2) == 0},
+				Repair{}, Asked{}, Restarted{}, LostAnswer{Name: name, Revision: revision}, Answered{name},
+			}[rng.IntN(14)]
+			if rng.IntN(100) == 0 {
+				st.s.siblings.self.Follow(writers[rng.IntN(len(writers))])
+			}
 			if err := st.apply(e); err != nil && !strings.HasPrefix(err.Error(), "resourceslice: ") {
 				t.Fatalf("seed %d, step %d, %#v: %v", seed, step, e, err)
 			}
 			if due, wait := st.s.Next(st.now); due == st.s.Gone() && st.s.Phase() == Idle || wait < 0 || wait > time.Hour {
 				t.Fatalf("seed %d, step %d, %#v: next %v, %v in %+v", seed, step, e, due, wait, *st.s)
 			}
-			if turn, wait := st.s.Turn(st.now); wait > maxAsk || (turn == Wait) != (wait > 0) {
+			if turn, wait := st.s.Turn(st.now, rng.IntN(2) == 0); wait > maxAsk || (turn == Wait) != (wait > 0) {
 				t.Fatalf("seed %d, step %d, %#v: turn %v, %v in %+v", seed, step, e, turn, wait, *st.s)
 			}
 		}
@@ -209,7 +213,6 @@ func TestAnyOrderOfEventsKeepsTheInvariants(t *testing.T) {
 
 // TestCheckNamesTheBrokenInvariant breaks each of them.
 func TestCheckNamesTheBrokenInvariant(t *testing.T) {
-	above := Instance{Manager: "gpu", At: 200, ID: "new"}
 	for want, spoil := range map[string]func(*State){
 		"not beyond begun":    func(s *State) { s.published, s.phase = 1, Working },
 		"beyond revision":     func(s *State) { s.begun, s.phase = 1, Working },
@@ -217,12 +220,9 @@ func TestCheckNamesTheBrokenInvariant(t *testing.T) {
 		"change was noticed":  func(s *State) { s.phase = Drifted },
 		"only after a repair": func(s *State) { s.repairs = 1 },
 		"first loss":          func(s *State) { s.lost["a"] = Lost{First: epoch, Last: epoch.Add(-1)} },
-		"newer than self": func(s *State) {
-			s.siblings.settled, s.siblings.above = true, Instance{Manager: "gpu", At: 1, ID: "old"}
-		},
-		"awaited implies":      func(s *State) { s.siblings.awaited = epoch },
-		"settled before above": func(s *State) { s.siblings.above = above },
-		"nothing is settled":   func(s *State) { s.siblings.settled, s.siblings.blind = true, true },
+		"sibling of self":     func(s *State) { s.siblings.above = Instance{Manager: "other", At: 1, ID: "old"} },
+		"awaited implies":     func(s *State) { s.siblings.awaited = epoch },
+		"asked implies":       func(s *State) { s.siblings.asked = true },
 	} {
 		st := newStory()
 		if err := st.s.Check(); err != nil {
@@ -241,7 +241,7 @@ func TestOnlyWhatStringWritesIsAnInstance(t *testing.T) {
 			t.Errorf("%s is %+v, want %+v", i, got, i)
 		}
 	}
-	for _, text := range []string{"", "?", "gpu/5", "gpu/x/a", "gpu//a", "gpu/5/a/b"} {
+	for _, text := range []string{"", "?", "gpu/5", "gpu/x/a", "gpu//a", "gpu/5/", "gpu/5/a/b"} {
 		if got := ParseInstance(text); got != (Instance{}) {
 			t.Errorf("%q is %+v", text, got)
 		}
