@@ -233,6 +233,9 @@ func (c *Controller) Remove(id PoolID) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if p := c.pools[id]; p != nil && p.isGone() {
+		delete(c.pools, id) // another client may have created it again
+	}
 	c.want(id, nil, true)
 	return nil
 }
@@ -288,7 +291,9 @@ func (c *Controller) enqueue(id PoolID, after time.Duration) {
 func (c *Controller) purge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.pools, func(_ PoolID, p *pool) bool { return p.isGone() && time.Since(p.status.Since) >= keepGone })
+	maps.DeleteFunc(c.pools, func(_ PoolID, p *pool) bool {
+		return p.isGone() && time.Since(p.status.Since) >= keepGone && time.Since(p.state.LastRepair()) >= keepGone
+	})
 }
 
 // resendAll makes all pools forget the answers about refused and dropped content:
@@ -317,10 +322,12 @@ func (c *Controller) onForeign(rec *record, deleted bool) {
 	if !deleted && c.self.Precedes(writer) {
 		c.heard(rec.id, writer)
 	}
-	if p == nil || p.isGone() {
+	if p == nil {
 		return
 	}
-	c.apply(p, core.Foreign{Deleted: deleted, Writer: writer})
+	if c.apply(p, core.Foreign{Deleted: deleted, Writer: writer}); p.isGone() {
+		return
+	}
 	if rec.manager != "" {
 		p.contender = rec.manager
 	}

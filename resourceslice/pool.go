@@ -25,8 +25,7 @@ const retryFaults = time.Hour
 // worker at a time. Writers of one worker run in parallel and lock for work too.
 //
 // Invariants, in addition to those of core.State:
-//   - want is nil and status.Published equals status.Revision: the pool is gone,
-//     and no slice of it is touched.
+//   - isGone: no slice of the pool is touched.
 //   - unanswered has a write: no plan is made until the API server has answered
 //     its repetition, or can't carry it out any longer.
 //   - half implies that status.Complete is false.

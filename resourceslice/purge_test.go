@@ -12,6 +12,27 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
+// TestRemoveWorksAgain: another client has created the pool again.
+func TestRemoveWorksAgain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.consumer.remove()
+		r.start()
+		r.publish(pools(device(1, "a")))
+		for range 3 {
+			r.remove(node)
+			if n := len(r.slices()); n > 0 {
+				t.Errorf("%d slices after Remove", n)
+			}
+			r.settle(time.Minute)
+			r.there(live("s1", 1, 1, device(1, "a")))
+			r.settle(time.Minute)
+			if n := len(r.slices()); n != 1 {
+				t.Errorf("%d slices after another client has created one", n)
+			}
+		}
+	})
+}
+
 // TestRemovedPoolsAreForgotten: Wait knows a removed pool for ten minutes. After
 // that the controller keeps nothing of it, and a pool of that name is a new one.
 func TestRemovedPoolsAreForgotten(t *testing.T) {

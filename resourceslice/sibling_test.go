@@ -373,6 +373,45 @@ func TestVersionsOfAProgramHaveOtherPools(t *testing.T) {
 	}
 }
 
+// TestAPoolThatTheNewerInstanceRemovesStaysRemoved: it publishes nothing else that would
+// tell the older one that it is there. The older one creates the pool again and again.
+func TestAPoolThatTheNewerInstanceRemovesStaysRemoved(t *testing.T) {
+	for _, together := range []time.Duration{0, 1500 * time.Millisecond, 10 * time.Minute, time.Hour} {
+		t.Run(together.String(), func(t *testing.T) {
+			bubble(t, func(older *rig) {
+				older.consumer.remove()
+				older.start()
+				older.setEach("a", "x")
+				older.settle(time.Minute)
+				newer := &rig{T: older.T, s: older.s, consumer: older.consumer, user: admin}
+				newer.start()
+				newer.settle(time.Second)
+				newer.remove("x")
+				newer.settle(together)
+				older.halt()
+				newer.settle(6 * time.Minute)
+				if got := newer.offers(); got != "" {
+					t.Errorf("there is %q after the older instance has ended", got)
+				}
+				x := resourceslice.PoolID{Driver: driver, Name: "x"}
+				if s, ok := newer.c.Status(x); ok {
+					t.Errorf("status %+v", s)
+				}
+				for _, err := range append(older.reported(), newer.reported()...) {
+					if _, ok := errors.AsType[*resourceslice.ContendedError](err); !ok {
+						t.Errorf("reported %v", err)
+					}
+				}
+				newer.settle(11 * time.Minute)
+				if err := newer.c.Wait(newer.Context(), x); !errors.Is(err, resourceslice.ErrUnknownPool) {
+					t.Errorf("Wait for a pool that was removed long ago: %v", err)
+				}
+				newer.halt()
+			})
+		})
+	}
+}
+
 // TestAQuestionOfADeadInstanceIsAnsweredOnce: the process that asked is gone.
 func TestAQuestionOfADeadInstanceIsAnsweredOnce(t *testing.T) {
 	bubble(t, func(r *rig) {

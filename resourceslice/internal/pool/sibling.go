@@ -125,7 +125,7 @@ func (s *siblings) found(now time.Time, writer Instance, event bool) {
 	switch {
 	case !writer.newer(*s.self):
 	case writer.ID == s.above.ID:
-		s.above.At = max(s.above.At, writer.At)
+		s.above = writer
 		if !event {
 			return
 		}

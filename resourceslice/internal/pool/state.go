@@ -240,6 +240,9 @@ func (e Delay) apply(s *State, now time.Time) error {
 }
 
 func (e Foreign) apply(s *State, now time.Time) error {
+	if s.Gone() && (e.Deleted || !e.Writer.Precedes(*s.siblings.self)) {
+		return nil // the slices of a removed pool are another client's
+	}
 	if e.Deleted {
 		s.siblings.missing(now)
 	} else {
@@ -308,8 +311,9 @@ func (s *State) LostCreate(now time.Time) bool { return now.Sub(s.lostCreate) < 
 // IsNew reports whether no worker has begun with what is wanted.
 func (s *State) IsNew() bool { return s.begun != s.revision }
 
-// Gone reports whether the pool was removed, and the API server has none of it.
-func (s *State) Gone() bool { return s.removed && s.published == s.revision }
+// Gone reports whether the pool was removed, and the API server has none of it. It is there
+// again after an older instance, which wants the pool, has written a slice.
+func (s *State) Gone() bool { return s.removed && s.phase == Idle && s.published == s.revision }
 
 // Phase returns the phase.
 func (s *State) Phase() Phase { return s.phase }
@@ -334,6 +338,9 @@ func (s *State) Drifted() time.Time { return s.driftedAt }
 
 // Repairs returns the number of recent repairs.
 func (s *State) Repairs() int { return s.repairs }
+
+// LastRepair returns the time of the last repair, zero for none.
+func (s *State) LastRepair() time.Time { return s.lastRepair }
 
 // series returns the number of recent repairs.
 func (s *State) series(now time.Time) int {
