@@ -31,8 +31,8 @@ var errDamaged = errors.New("damaged records name no claim")
 //   - At its start, all claims of an earlier boot (Rebooted). A kubelet prepares
 //     again what Pods need.
 //   - A claim whose preparation was cut off (Preparing), if it no longer exists, has
-//     other devices, or no Pod uses it.
-//   - Any other claim that does not exist, or was allocated other devices, for
+//     another allocation, or no Pod uses it.
+//   - Any other claim that does not exist, or has another allocation, for
 //     Config.Interval, so that a kubelet has had that time to stop the containers and to
 //     call Unprepare itself.
 //
@@ -122,7 +122,7 @@ func (s *Store[S]) pass(ctx context.Context, now func() time.Time, seen sighting
 		present[claim.UID] = true
 		if phase == Unreadable && !seen.unreadable[claim.UID] {
 			seen.unreadable[claim.UID] = true
-			err := &UnreadableError{Claim: claim, Err: why}
+			err := &UnreadableError{Claim: claim.Claim, Err: why}
 			report.Tell(ctx, s.cfg.ErrorHandler, fmt.Errorf("claimstore: %w", err), "A record can't be read")
 		}
 		if err := s.reconcile(ctx, claim, e.ID, phase, now, seen.gone); err != nil {
@@ -138,11 +138,11 @@ func (s *Store[S]) pass(ctx context.Context, now func() time.Time, seen sighting
 
 // reconcile unprepares a claim if no call will come for it. record is the ID of its
 // record.
-func (s *Store[S]) reconcile(ctx context.Context, c Claim, record string, phase Phase, now func() time.Time, gone map[types.UID]absence) error {
+func (s *Store[S]) reconcile(ctx context.Context, c heldClaim, record string, phase Phase, now func() time.Time, gone map[types.UID]absence) error {
 	if phase == Rebooted {
 		return s.endAs(ctx, c, record, Rebooted)
 	}
-	claim, err := s.read(ctx, c)
+	claim, err := s.read(ctx, c.Claim)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (s *Store[S]) reconcile(ctx context.Context, c Claim, record string, phase 
 
 // needs reports whether a claim may need what was done for it. claim is that of the API
 // server, or nil if it does not exist.
-func (s *Store[S]) needs(claim *resourcev1.ResourceClaim, c Claim, phase Phase) bool {
+func (s *Store[S]) needs(claim *resourcev1.ResourceClaim, c heldClaim, phase Phase) bool {
 	switch {
 	case claim == nil:
 		return false
@@ -175,7 +175,7 @@ func (s *Store[S]) needs(claim *resourcev1.ResourceClaim, c Claim, phase Phase) 
 
 // endAs unprepares a claim unless its record or its phase has changed. It waits for a
 // call for the claim that is under way.
-func (s *Store[S]) endAs(ctx context.Context, c Claim, record string, phase Phase) error {
+func (s *Store[S]) endAs(ctx context.Context, c heldClaim, record string, phase Phase) error {
 	unlock, err := s.locks.lock(ctx, claimLock(c.UID))
 	if err != nil {
 		return err

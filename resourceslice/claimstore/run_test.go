@@ -450,7 +450,7 @@ func TestLifecycle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.record(t.Context(), Claim{NamespacedName: types.NamespacedName{Namespace: "default", Name: "a"}, UID: claim.UID}, "Prepared", partition{}); err != nil {
+			if err := c.record(t.Context(), heldClaim{Claim: Claim{NamespacedName: types.NamespacedName{Namespace: "default", Name: "a"}, UID: claim.UID}}, "Prepared", partition{}); err != nil {
 				t.Fatal(err)
 			}
 			return c

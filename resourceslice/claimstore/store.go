@@ -4,9 +4,12 @@
 package claimstore
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/callback"
@@ -82,7 +86,7 @@ func open[S any](ctx context.Context, cfg Config[S], fs durable.FS, lockPath str
 // again with more. The state that f returns is on the disk when Prepare returns.
 // A function without such side effects does not call begin, which saves a write.
 //
-// A claim that is prepared with the same devices costs no call of f and no write.
+// A claim that is prepared for the same allocation costs no call of f and no write.
 // What an attempt that was cut off, another allocation of the claim, or an earlier
 // boot has left is undone by Config.Unprepare before f is called.
 //
@@ -130,8 +134,8 @@ func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim,
 		held, state, phase, err := s.decode(before)
 		switch {
 		case phase == Unreadable:
-			return state, &UnreadableError{Claim: held, Err: err}
-		case phase == Prepared && slices.Equal(held.Devices, c.Devices):
+			return state, &UnreadableError{Claim: held.Claim, Err: err}
+		case phase == Prepared && s.holds(claim, held):
 			return state, nil
 		}
 		if err := s.undo(ctx, held, state, phase); err != nil {
@@ -178,7 +182,7 @@ func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim,
 // the claim then is Preparing, because a part of it may be undone, and a kubelet calls
 // again. A full disk is no reason for an error.
 func (s *Store[S]) Unprepare(ctx context.Context, claim types.NamespacedName, uid types.UID) (err error) {
-	c := Claim{NamespacedName: claim, UID: uid}
+	c := heldClaim{Claim: Claim{NamespacedName: claim, UID: uid}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("claimstore: unprepare ResourceClaim %s: %w", c, err)
@@ -196,7 +200,7 @@ func (s *Store[S]) Unprepare(ctx context.Context, claim types.NamespacedName, ui
 }
 
 // end unprepares a claim whose lock the caller has.
-func (s *Store[S]) end(ctx context.Context, c Claim) error {
+func (s *Store[S]) end(ctx context.Context, c heldClaim) error {
 	entry, exists, _, err := s.look(ctx, c.UID)
 	switch {
 	case err != nil:
@@ -225,12 +229,12 @@ func (s *Store[S]) end(ctx context.Context, c Claim) error {
 
 // undo calls Config.Unprepare and then records that the claim has ended. Before that it
 // records that the claim is no longer as it was prepared.
-func (s *Store[S]) undo(ctx context.Context, c Claim, state S, phase Phase) error {
+func (s *Store[S]) undo(ctx context.Context, c heldClaim, state S, phase Phase) error {
 	err := s.disk.transact(ctx, func(*journal.Log) error { return s.disk.mark(string(c.UID), journal.Undoing) })
 	if err != nil {
 		return err
 	}
-	err = callback.Contain("Config.Unprepare", func() error { return s.cfg.Unprepare(ctx, c, state, phase) })
+	err = callback.Contain("Config.Unprepare", func() error { return s.cfg.Unprepare(ctx, c.Claim, state, phase) })
 	if err != nil {
 		return err
 	}
@@ -253,7 +257,7 @@ func (s *Store[S]) All(ctx context.Context) (iter.Seq2[Claim, S], error) {
 	}
 	return func(yield func(Claim, S) bool) {
 		for _, e := range entries {
-			if claim, state, phase, _ := s.decode(e); phase == Prepared && !yield(claim, state) {
+			if claim, state, phase, _ := s.decode(e); phase == Prepared && !yield(claim.Claim, state) {
 				return
 			}
 		}
@@ -269,12 +273,12 @@ func (s *Store[S]) entries(ctx context.Context) (entries []journal.Entry, err er
 	return entries, err
 }
 
-func (s *Store[S]) record(ctx context.Context, c Claim, phase journal.Phase, state S) error {
+func (s *Store[S]) record(ctx context.Context, c heldClaim, phase journal.Phase, state S) error {
 	encoded, err := json.Marshal(state)
 	if err != nil {
 		return fmt.Errorf("encode the state: %w", err)
 	}
-	entry := journal.Entry{ID: rand.Text(), UID: string(c.UID), Namespace: c.Namespace, Name: c.Name, Phase: phase, Boot: s.cfg.BootID, State: encoded}
+	entry := journal.Entry{ID: rand.Text(), UID: string(c.UID), Namespace: c.Namespace, Name: c.Name, Phase: phase, Boot: s.cfg.BootID, Allocation: c.allocation, State: encoded}
 	for _, d := range c.Devices {
 		entry.Devices = append(entry.Devices, journal.Device{Pool: d.Pool, Name: d.Name, ShareID: string(d.ShareID)})
 	}
@@ -283,8 +287,8 @@ func (s *Store[S]) record(ctx context.Context, c Claim, phase journal.Phase, sta
 
 // decode returns what the record of a claim means on this boot. The error says why
 // the phase is Unreadable.
-func (s *Store[S]) decode(e journal.Entry) (c Claim, state S, phase Phase, err error) {
-	c = Claim{NamespacedName: types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, UID: types.UID(e.UID)}
+func (s *Store[S]) decode(e journal.Entry) (c heldClaim, state S, phase Phase, err error) {
+	c.NamespacedName, c.UID, c.allocation = types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, types.UID(e.UID), e.Allocation
 	for _, d := range e.Devices {
 		c.Devices = append(c.Devices, Device{Pool: d.Pool, Name: d.Name, ShareID: types.UID(d.ShareID)})
 	}
@@ -321,7 +325,7 @@ func (s *Store[S]) look(ctx context.Context, uid types.UID, devices ...Device) (
 		for _, d := range devices {
 			if holder, held := l.Holder(string(uid), journal.Device{Pool: d.Pool, Name: d.Name, ShareID: string(d.ShareID)}); held {
 				other, _, _, _ := s.decode(holder)
-				busy = &DeviceHeldError{Device: d, Holder: other}
+				busy = &DeviceHeldError{Device: d, Holder: other.Claim}
 				break
 			}
 		}
@@ -331,9 +335,9 @@ func (s *Store[S]) look(ctx context.Context, uid types.UID, devices ...Device) (
 }
 
 // checkInUse returns nil if the API server says that a Pod uses the claim with the
-// devices of c.
-func (s *Store[S]) checkInUse(ctx context.Context, c Claim) error {
-	now, err := s.read(ctx, c)
+// allocation of c.
+func (s *Store[S]) checkInUse(ctx context.Context, c heldClaim) error {
+	now, err := s.read(ctx, c.Claim)
 	if err != nil {
 		return err
 	}
@@ -359,14 +363,15 @@ func (s *Store[S]) read(ctx context.Context, c Claim) (*resourcev1.ResourceClaim
 }
 
 // inUse reports whether a Pod may use the devices of c through the claim.
-func (s *Store[S]) inUse(claim *resourcev1.ResourceClaim, c Claim) bool {
+func (s *Store[S]) inUse(claim *resourcev1.ResourceClaim, c heldClaim) bool {
 	return s.holds(claim, c) && len(claim.Status.ReservedFor) > 0
 }
 
-// holds reports whether the devices of c are allocated to the claim, and no others of the
-// driver.
-func (s *Store[S]) holds(claim *resourcev1.ResourceClaim, c Claim) bool {
-	return s.allocated(claim) && slices.Equal(s.claimOf(claim).Devices, c.Devices)
+// holds reports whether the claim has the allocation of c, as far as the driver is
+// concerned. If that has no digest, its devices are compared.
+func (s *Store[S]) holds(claim *resourcev1.ResourceClaim, c heldClaim) bool {
+	now := s.claimOf(claim)
+	return s.allocated(claim) && slices.Equal(now.Devices, c.Devices) && (c.allocation == "" || c.allocation == now.allocation)
 }
 
 // allocated reports whether a device of the driver is allocated to the claim.
@@ -375,24 +380,61 @@ func (s *Store[S]) allocated(claim *resourcev1.ResourceClaim) bool {
 		func(r resourcev1.DeviceRequestAllocationResult) bool { return r.Driver == s.cfg.Driver })
 }
 
+// A heldClaim is a claim and what it was allocated.
+type heldClaim struct {
+	Claim
+	allocation string // its digest, or empty for a record of an older version
+}
+
 // claimOf returns a claim with the devices that it holds, sorted.
-func (s *Store[S]) claimOf(claim *resourcev1.ResourceClaim) Claim {
-	c := Claim{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, UID: claim.UID}
+func (s *Store[S]) claimOf(claim *resourcev1.ResourceClaim) (c heldClaim) {
+	c.NamespacedName, c.UID = types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID
 	if claim.Status.Allocation == nil {
 		return c
 	}
+	c.allocation = s.digest(&claim.Status.Allocation.Devices)
 	for _, r := range claim.Status.Allocation.Devices.Results {
-		if r.Driver != s.cfg.Driver || r.AdminAccess != nil && *r.AdminAccess {
+		if r.Driver != s.cfg.Driver || ptr.Deref(r.AdminAccess, false) {
 			continue
 		}
-		d := Device{Pool: r.Pool, Name: r.Device}
-		if r.ShareID != nil {
-			d.ShareID = *r.ShareID
-		}
-		c.Devices = append(c.Devices, d)
+		c.Devices = append(c.Devices, Device{Pool: r.Pool, Name: r.Device, ShareID: ptr.Deref(r.ShareID, "")})
 	}
 	slices.SortFunc(c.Devices, compareDevices)
 	return c
+}
+
+// digest returns a digest of what a driver reads of an allocation: which request has which
+// device, and the configuration. It does not cover other fields: a newer version of the API
+// may add some to an allocation, which is still the same one.
+func (s *Store[S]) digest(allocation *resourcev1.DeviceAllocationResult) string {
+	h := sha256.New()
+	add := func(kind string, fields ...any) {
+		line, _ := json.Marshal(append([]any{kind}, fields...)) // only texts, booleans and JSON
+		h.Write(append(line, '\n'))
+	}
+	for _, r := range allocation.Results {
+		if r.Driver == s.cfg.Driver {
+			add("device", r.Request, r.Pool, r.Device, ptr.Deref(r.ShareID, ""), ptr.Deref(r.AdminAccess, false))
+		}
+	}
+	for _, c := range allocation.Config {
+		if c.Opaque != nil && c.Opaque.Driver == s.cfg.Driver {
+			add("config", c.Source, strings.Join(c.Requests, " "), canonical(c.Opaque.Parameters.Raw))
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// canonical returns JSON in a form that does not depend on who has encoded it, or the text
+// if it is none.
+func canonical(raw []byte) any {
+	var value any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber() // large integers stay as they are
+	if err := d.Decode(&value); err != nil {
+		return string(raw)
+	}
+	return value
 }
 
 func compareDevices(a, b Device) int {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/resourceslice/claimstore/internal/journal"
@@ -144,6 +145,99 @@ func TestAnotherAllocationOfAClaimIsUndoneFirst(t *testing.T) {
 	r.mustPrepare(testClaim("a", "gpu-1"), "mig-2")
 	r.expect("prepare a mig-1, unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
 	r.mustPrepare(testClaim("b", "gpu-0"), "mig-3") // free again
+}
+
+// TestWhatAnAllocationIs: all that the driver reads of it.
+func TestWhatAnAllocationIs(t *testing.T) {
+	claim := func(change func(*resourcev1.DeviceAllocationResult)) *resourcev1.ResourceClaim {
+		c := testClaim("a", "gpu-0", "gpu-1", "gpu-2")
+		all := &c.Status.Allocation.Devices
+		all.Results[0].Request, all.Results[1].Request = "compute", "display"
+		all.Results[2].AdminAccess = new(true)
+		all.Results = append(all.Results, resourcev1.DeviceRequestAllocationResult{Driver: "net.example.com", Pool: "n1", Device: "nic-0"})
+		for _, of := range []string{driver, "net.example.com"} {
+			all.Config = append(all.Config, resourcev1.DeviceAllocationConfiguration{
+				Source: resourcev1.AllocationConfigSourceClass, Requests: []string{"compute"},
+				DeviceConfiguration: resourcev1.DeviceConfiguration{Opaque: &resourcev1.OpaqueDeviceConfiguration{
+					Driver: of, Parameters: runtime.RawExtension{Raw: []byte(`{"mode": "fast", "size": 12345678901234567890}`)},
+				}},
+			})
+		}
+		change(all)
+		return c
+	}
+	type allocation = resourcev1.DeviceAllocationResult
+	set := func(i int, text string) func(*allocation) {
+		return func(a *allocation) { a.Config[i].Opaque.Parameters.Raw = []byte(text) }
+	}
+	for name, tc := range map[string]struct {
+		change  func(*allocation)
+		another bool
+	}{
+		"the same":                         {func(*allocation) {}, false},
+		"another device with admin access": {func(a *allocation) { a.Results[2].Device = "gpu-3" }, true},
+		"no admin access any longer":       {func(a *allocation) { a.Results[2].AdminAccess = nil }, true},
+		"the requests swap their devices": {func(a *allocation) {
+			a.Results[0].Request, a.Results[1].Request = a.Results[1].Request, a.Results[0].Request
+		}, true},
+		"a share":                        {func(a *allocation) { a.Results[2].ShareID = new(types.UID("s")) }, true},
+		"another pool":                   {func(a *allocation) { a.Results[2].Pool = "n2" }, true},
+		"another value":                  {set(0, `{"mode": "slow", "size": 12345678901234567890}`), true},
+		"another large number":           {set(0, `{"mode": "fast", "size": 12345678901234567891}`), true},
+		"no JSON":                        {set(0, `mode`), true},
+		"the value for others":           {func(a *allocation) { a.Config[0].Requests = nil }, true},
+		"the value of the claim":         {func(a *allocation) { a.Config[0].Source = resourcev1.AllocationConfigSourceClaim }, true},
+		"no value":                       {func(a *allocation) { a.Config = nil }, true},
+		"other spaces and another order": {set(0, `{"size":12345678901234567890,"mode":"fast"}`), false},
+		"a value of another driver":      {set(1, `{}`), false},
+		"a device of another driver":     {func(a *allocation) { a.Results[3].Device = "nic-1" }, false},
+		"a condition":                    {func(a *allocation) { a.Results[0].BindingConditions = []string{"example.com/ready"} }, false},
+		"a configuration of a kind that is not known": {func(a *allocation) {
+			a.Config = append(a.Config, resourcev1.DeviceAllocationConfiguration{})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, start := range []string{"Prepare", "Run"} {
+				r := newRig(t)
+				r.mustPrepare(claim(func(*allocation) {}), "mig-1")
+				now := claim(tc.change)
+				r.api.put(now)
+				want, devices := "prepare a mig-1", "[a-uid] [a-uid]"
+				if start == "Prepare" {
+					if tc.another {
+						want += ", unprepare a Prepared mig-1, prepare a mig-2"
+					}
+					r.mustPrepare(now, "mig-2")
+				} else {
+					if tc.another {
+						want, devices = want+", unprepare a Prepared mig-1", nothing
+					}
+					for _, at := range []time.Duration{0, r.cfg.Interval} {
+						at := time.Unix(0, 0).Add(at)
+						r.mustPass(&at)
+					}
+				}
+				r.expect(want, devices)
+			}
+		})
+	}
+}
+
+// TestARecordWithoutAnAllocation is of an older version. The devices are compared.
+func TestARecordWithoutAnAllocation(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	c := r.claimOf(a)
+	c.allocation = ""
+	r.hw.partitions[a.UID], r.hw.files[a.UID] = "mig-1", "mig-1"
+	if err := r.record(t.Context(), c, journal.Prepared, partition{ID: "mig-1", Extra: "done"}); err != nil {
+		t.Fatal(err)
+	}
+	a.Status.Allocation.Devices.Results[0].Request = "compute"
+	r.mustPrepare(a, "mig-2")
+	r.expect("", "[a-uid] [a-uid]")
+	r.mustPrepare(testClaim("a", "gpu-1"), "mig-2")
+	r.expect("unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
 }
 
 func TestADeviceBelongsToOneClaim(t *testing.T) {

@@ -92,6 +92,9 @@ type Entry struct {
 	// Phase is what was done, and Boot the boot of the machine on which it was.
 	Phase Phase  `json:"phase"`
 	Boot  string `json:"boot"`
+	// Allocation is a digest of the allocation that it was done for. Records of older
+	// versions have none.
+	Allocation string `json:"allocation,omitempty"`
 	// Devices are those that the claim holds until it ends.
 	Devices []Device `json:"devices,omitempty"`
 	// State is the driver's, as it was encoded.
