@@ -276,6 +276,50 @@ func TestARecordThatCannotBeReadCostsOnePod(t *testing.T) {
 	})
 }
 
+// A disk was copied to a machine with another name, or the node was renamed: its pods are not those
+// of this node, and the API would not show this node that they are gone.
+func TestTheRecordsOfAnotherNodeAreLeftAlone(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := w.checkpointed()
+		a, b := w.bind(newPod("a")), w.bind(newPod("b"))
+		pass(time.Minute)
+		w.crash()
+		w.backend.Lose(a.UID)
+		w.backend.Lose(b.UID)
+		w.backend.ResetCalls()
+
+		var errs []error
+		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
+			if strings.Contains(err.Error(), "checkpoint") {
+				errs = append(errs, err)
+			}
+		}
+		w.admin, w.cfg.NodeName = true, "n2"
+		back := w.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+		w.start()
+		pass(2 * time.Minute)
+		w.expectCalls()
+		back()
+		pass(time.Hour)
+		w.expectCalls()
+		if !r.has(a) || !r.has(b) {
+			t.Error("another node has removed the records of pods that the API has")
+		}
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), "2 records") || !strings.Contains(errs[0].Error(), node) {
+			t.Errorf("errors %v", errs)
+		}
+		w.crash()
+
+		w.admin, w.cfg.NodeName = false, node
+		w.away(apitest.Fault{Err: apitest.ErrConnRefused})
+		w.start()
+		pass(time.Minute)
+		if !w.backend.Running(a.UID) || !w.backend.Running(b.UID) {
+			t.Error("the node itself does not start its pods")
+		}
+	})
+}
+
 // A pod that has no record does not count as started, or it would be missing after a reboot.
 func TestAPodIsSavedBeforeItCountsAsStarted(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {

@@ -107,7 +107,8 @@ type Config struct {
 	// Checkpoint stores the pods that this node has accepted and that have not ended. If
 	// the API server can't be reached for OfflineAfter when Run begins, these pods are
 	// started or adopted. When the API server is back, its pods count: a pod that was
-	// deleted is stopped, and a pod that was changed is updated.
+	// deleted is stopped, and a pod that was changed is updated. Records of pods of another
+	// node are reported, and neither used nor removed.
 	//
 	// While the API server is away, pods start only if Gate returns nil. With
 	// lease.Controller.Holds no pod starts, because another process could hold the lease

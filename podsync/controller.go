@@ -68,8 +68,8 @@ func New(cfg Config) (*Controller, error) {
 	c.gates = &gates{pods: c.pods, gate: cfg.Gate, nodeName: cfg.NodeName, wanted: make(chan struct{}, 1), states: map[string]gateState{}}
 	c.reports = &reports{pods: c.pods, gates: c.gates, observer: c.observer, prints: prints, early: map[types.UID]early{}}
 	c.records = &records{
-		pods: c.pods, reports: c.reports, checkpoint: cfg.Checkpoint, handler: cfg.ErrorHandler, reach: reach, after: cfg.OfflineAfter,
-		unclaimed: map[types.UID]*record{}, removing: map[types.UID]bool{},
+		pods: c.pods, reports: c.reports, checkpoint: cfg.Checkpoint, nodeName: cfg.NodeName, handler: cfg.ErrorHandler,
+		reach: reach, after: cfg.OfflineAfter, unclaimed: map[types.UID]*record{}, removing: map[types.UID]bool{},
 	}
 	c.intake = &intake{
 		pods: c.pods, gates: c.gates, observer: c.observer, reports: c.reports, records: c.records, informer: cfg.Informer, owns: cfg.Owns,

@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +25,7 @@ type records struct {
 	pods       *table
 	reports    *reports
 	checkpoint Checkpoint // nil: none
+	nodeName   string     // Config.NodeName
 	handler    report.Handler
 	reach      *reach
 	after      time.Duration // Config.OfflineAfter
@@ -31,7 +34,9 @@ type records struct {
 	removing  map[types.UID]bool    // records that are being removed
 }
 
-// load loads the Checkpoint. A record that can't be read costs its pod only.
+// load loads the Checkpoint. A record that can't be read costs its pod only. A record of another
+// node is left as it is: the disk may be a copy, or the node's name a mistake, and only the API
+// server that has the other node's pods could say that the record is of no use.
 func (r *records) load(ctx context.Context) {
 	if r.checkpoint == nil {
 		return
@@ -45,13 +50,23 @@ func (r *records) load(ctx context.Context) {
 	if err != nil {
 		report.Tell(ctx, r.handler, fmt.Errorf("podsync: load the checkpoint: %w", err), msg, panicValues(err)...)
 	}
+	others, nodes := 0, map[string]bool{}
 	for uid, data := range all {
 		rec, err := decodeRecord(uid, data)
-		if err != nil {
+		switch {
+		case err != nil:
 			rec = &record{} // to be removed when the API is back
 			report.Tell(ctx, r.handler, fmt.Errorf("podsync: the record of pod %s: %w", uid, err), msg, "podUID", uid)
+		case rec.Pod.Spec.NodeName != r.nodeName:
+			others++
+			nodes[rec.Pod.Spec.NodeName] = true
+			continue
 		}
 		r.unclaimed[uid] = rec
+	}
+	if others > 0 {
+		err := fmt.Errorf("podsync: the checkpoint of node %q has %d records of pods of other nodes: %q", r.nodeName, others, slices.Sorted(maps.Keys(nodes)))
+		report.Tell(ctx, r.handler, err, "Pods of other nodes are not started, and their records are kept", "records", others)
 	}
 }
 
