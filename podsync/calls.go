@@ -94,7 +94,7 @@ func (c *caller) start(t *entry, at core.Moment, waited bool) (wake instant) {
 		c.pods.apply(t, at, core.Canceled{})
 		c.pods.abort(t, core.Calls)
 	}
-	if s.Op == "" || c.pods.draining {
+	if s.Op == "" || c.pods.draining && (!t.Unrecorded() || c.pods.run.apiCtx.Err() != nil) {
 		return s.Wake
 	}
 	if !c.gates.mayAct(t) || c.records.removing[t.ref.UID] {
@@ -105,7 +105,7 @@ func (c *caller) start(t *entry, at core.Moment, waited bool) (wake instant) {
 		return core.Never // its turn comes
 	}
 	news := c.pods.apply(t, at, core.Called{Seq: c.pods.tick(), Action: s})
-	ctx, cancel := context.WithCancel(c.pods.run.callCtx)
+	ctx, cancel := context.WithCancel(c.contextOf(s.Op))
 	t.cancelCall = cancel
 	if news.FirstStop {
 		c.observer.kills(t)
@@ -119,14 +119,24 @@ func (c *caller) start(t *entry, at core.Moment, waited bool) (wake instant) {
 	return core.Never
 }
 
+// contextOf returns the context of the calls of op. Records are written for as long as final
+// statuses are, also when Run is returning.
+func (c *caller) contextOf(op core.Op) context.Context {
+	if op == core.Save || op == core.Remove {
+		return c.pods.run.apiCtx
+	}
+	return c.pods.run.callCtx
+}
+
 // make makes a call if the gate lets it.
 func (c *caller) make(ctx context.Context, t *entry, call *core.Call, node string) {
-	err := c.gates.ask(c.pods.run.callCtx, node)
+	base := c.contextOf(call.Op)
+	err := c.gates.ask(base, node)
 	if err != nil || !c.counts(t, call) {
 		c.end(t, call, func() {
 			c.pods.apply(t, c.pods.moment(), core.NotMade{Lane: core.Calls})
-			if err != nil && c.pods.run.callCtx.Err() == nil {
-				c.gates.close(c.pods.run.callCtx, node, err)
+			if err != nil && base.Err() == nil {
+				c.gates.close(base, node, err)
 			}
 		})
 		return
@@ -154,7 +164,7 @@ func (c *caller) end(t *entry, call *core.Call, apply func()) {
 }
 
 // call makes one provider call. Its result shares no memory with the provider. saved says
-// that the Checkpoint has the pod.
+// that the Checkpoint has the pod or, with an error, may have it.
 func (c *caller) call(ctx context.Context, ref Ref, call *core.Call) (st State, saved bool, err error) {
 	var pod *corev1.Pod
 	if call.Pod != nil && call.Op != core.Inspect && call.Op != core.Release {
@@ -169,13 +179,13 @@ func (c *caller) call(ctx context.Context, ref Ref, call *core.Call) (st State, 
 		case core.Start:
 			st, err = c.provider.Start(ctx, pod)
 			if err == nil && !st.Stopped && c.records.checkpoint != nil {
-				err = c.records.save(ctx, call.Pod, 0)
-				saved = err == nil
+				saved = true
+				err = c.records.save(ctx, call.Pod, 0, nil)
 			}
 		case core.Update:
 			st, err = c.caps.updater.Update(ctx, pod)
 		case core.Save:
-			err = c.records.save(ctx, call.Pod, call.LostSince)
+			err = c.records.save(ctx, call.Pod, call.LostSince, call.End)
 		case core.Remove:
 			err = c.records.checkpoint.Remove(ctx, ref.UID)
 		case core.Stop:
@@ -214,7 +224,7 @@ func resultOf(op core.Op, err error) (ev core.Returned) {
 
 // finish applies the result of a provider call.
 func (c *caller) finish(t *entry, call *core.Call, st State, saved bool, err error) {
-	ctx := c.pods.run.callCtx
+	ctx := c.contextOf(call.Op)
 	if ctx.Err() != nil && err != nil {
 		// Run is returning: nothing is wrong.
 		c.end(t, call, func() { c.pods.apply(t, c.pods.moment(), core.NotMade{Lane: core.Calls}) })

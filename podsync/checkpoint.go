@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/internal/durable"
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
 // A Checkpoint stores the pods that the node has accepted and that have not ended, so that
@@ -31,6 +32,7 @@ type Checkpoint interface {
 	// Load returns all records. An error is reported; the records that come with it count.
 	Load(ctx context.Context) (map[types.UID][]byte, error)
 	// Save replaces the record of a pod. It must survive a power cut when Save returns nil.
+	// After an error the record may be the old one or the new one.
 	Save(ctx context.Context, uid types.UID, record []byte) error
 	// Remove removes the record of a pod. A missing one is no error.
 	Remove(ctx context.Context, uid types.UID) error
@@ -42,6 +44,8 @@ type record struct {
 	// LostSince is the time since which the provider's List leaves out the pod, if too many
 	// are left out to believe it.
 	LostSince *time.Time `json:"lostSince,omitempty"`
+	// End is why the pod ends, if it does.
+	End *core.End `json:"end,omitempty"`
 }
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)

@@ -26,9 +26,12 @@ import (
 
 // records is a Checkpoint in memory, which outlives a process.
 type records struct {
-	mu   sync.Mutex
-	all  map[types.UID][]byte
-	fail error
+	mu      sync.Mutex
+	all     map[types.UID][]byte
+	fail    error
+	written bool          // a Save that fails has written the record
+	saves   chan struct{} // Save waits for one; nil: it does not wait
+	removes int           // the calls of Remove
 }
 
 func (r *records) Load(context.Context) (map[types.UID][]byte, error) {
@@ -38,29 +41,31 @@ func (r *records) Load(context.Context) (map[types.UID][]byte, error) {
 }
 
 func (r *records) Save(_ context.Context, uid types.UID, record []byte) error {
+	if r.saves != nil {
+		<-r.saves
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.fail != nil {
-		return r.fail
+	if r.fail == nil || r.written {
+		r.all[uid] = record
 	}
-	r.all[uid] = record
-	return nil
+	return r.fail
 }
 
 func (r *records) Remove(_ context.Context, uid types.UID) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.fail != nil {
-		return r.fail
+	if r.removes++; r.fail == nil || r.written {
+		delete(r.all, uid)
 	}
-	delete(r.all, uid)
-	return nil
+	return r.fail
 }
 
-func (r *records) setFail(err error) {
+// setFail makes Save and Remove fail, after they have written if written is true.
+func (r *records) setFail(err error, written bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.fail = err
+	r.fail, r.written = err, written
 }
 
 func (r *records) has(pod *corev1.Pod) bool {
@@ -276,6 +281,129 @@ func TestARecordThatCannotBeReadCostsOnePod(t *testing.T) {
 	})
 }
 
+// A pod that ends is not started by the next boot, whatever the API has learned of its end.
+func TestAPodThatEndsDoesNotStartOffline(t *testing.T) {
+	long := podsynctest.Options{StopTime: 3 * time.Minute}
+	deleted := func(w *world, pod *corev1.Pod) { w.kubectlDelete(pod.Name, 600) }
+	for name, tc := range map[string]struct {
+		opts  podsynctest.Options
+		end   func(*world, *corev1.Pod)
+		phase corev1.PodPhase // in the end; "": it is gone
+	}{
+		"deleted":                   {end: deleted},
+		"deleted, and still ending": {opts: long, end: deleted},
+		"gone, and still ending": {opts: long, end: func(w *world, pod *corev1.Pod) {
+			apitest.Edit(w.server, pod.Namespace, pod.Name, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
+			apitest.Delete[*corev1.Pod](w.server, pod.Namespace, pod.Name)
+		}},
+		"evicted": {end: func(w *world, pod *corev1.Pod) {
+			if err := w.c.Evict(podsync.RefOf(pod), podsync.Eviction{Message: "disk"}); err != nil {
+				w.t.Error(err)
+			}
+		}, phase: corev1.PodFailed},
+		"completed": {end: func(w *world, pod *corev1.Pod) { w.backend.Finish(pod.UID, 0) }, phase: corev1.PodFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, tc.opts, func(w *world) {
+				r := w.checkpointed()
+				pod := w.bind(newPod("a"))
+				pass(time.Minute)
+				away := w.server.Inject(apitest.Fault{Match: patches, Err: apitest.ErrConnRefused})
+				tc.end(w, pod)
+				pass(time.Minute)
+				w.crash()
+				away()
+				w.backend.Lose(pod.UID)
+				back := w.away(apitest.Fault{Err: apitest.ErrConnRefused})
+				w.backend.ResetCalls()
+				w.start()
+				pass(2 * time.Minute)
+				if n := w.callsOf(podsync.OpStart); n != 0 {
+					t.Errorf("%d calls of Start", n)
+				}
+				back()
+				pass(5 * time.Minute)
+				if tc.phase != "" {
+					w.expectPhase("a", tc.phase)
+				} else {
+					w.expectGone("a")
+				}
+				if n := w.callsOf(podsync.OpStart); n != 0 || r.has(pod) {
+					t.Errorf("%d calls of Start in the end; a record is left: %v", n, r.has(pod))
+				}
+			})
+		})
+	}
+}
+
+// A Save may write the record of a pod and fail, or count no more because the gate has closed. The
+// record is removed when the pod is gone.
+func TestARecordThatMayExistIsRemoved(t *testing.T) {
+	t.Run("failed", func(t *testing.T) {
+		bubble(t, podsynctest.Options{}, func(w *world) {
+			r := w.checkpointed()
+			r.setFail(errors.New("input/output error"), true)
+			pod := w.bind(newPod("a"))
+			pass(time.Minute)
+			r.setFail(nil, false)
+			w.kubectlDelete("a", 30) // before Start is called again
+			pass(5 * time.Minute)
+			w.expectGone("a")
+			if r.has(pod) || w.known() != 0 {
+				t.Errorf("a record: %v; %d pods known", r.has(pod), w.known())
+			}
+		})
+	})
+	t.Run("stale", func(t *testing.T) {
+		bubble(t, podsynctest.Options{}, func(w *world) {
+			closed := w.gated()
+			r := &records{all: map[types.UID][]byte{}, saves: make(chan struct{})}
+			w.cfg.Checkpoint = r
+			w.cfg.Relist = 10 * time.Second
+			w.run2(5 * time.Second)
+			pod := w.bind(newPod("a"))
+			pass(time.Second)
+			closed.Store(true)
+			pass(20 * time.Second) // a List asks the gate
+			w.kubectlDelete("a", 0)
+			close(r.saves)
+			pass(5 * time.Second)
+			closed.Store(false)
+			pass(5 * time.Minute)
+			if w.backend.Running(pod.UID) || r.has(pod) || w.known() != 0 {
+				t.Errorf("runs: %v, a record: %v; %d pods known", w.backend.Running(pod.UID), r.has(pod), w.known())
+			}
+		})
+	})
+}
+
+// Run stores the final status of a pod that has ended before it returns, and does not leave its
+// record. A disk that fails can't keep Run from returning.
+func TestTheRecordGoesWhileRunReturns(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		bubble(t, podsynctest.Options{}, func(w *world) {
+			r := w.checkpointed()
+			pod := w.bind(newPod("a"))
+			pass(time.Minute)
+			w.server.Inject(apitest.Fault{Match: patches, Latency: time.Second})
+			w.kubectlDelete("a", 30)
+			pass(500 * time.Millisecond) // it has stopped, and the PATCH is under way
+			if fails {
+				r.setFail(errors.New("the disk is read-only"), false)
+			}
+			begin := time.Now()
+			w.stop()
+			w.expectGone("a")
+			if r.has(pod) != fails {
+				t.Errorf("a record: %v", r.has(pod))
+			}
+			if d := time.Since(begin); d > podsync.DefaultShutdownTimeout || d < podsync.DefaultShutdownTimeout-time.Second && fails || r.removes > 4 {
+				t.Errorf("Run has returned after %v and %d calls of Remove", d, r.removes)
+			}
+		})
+	}
+}
+
 // A disk was copied to a machine with another name, or the node was renamed: its pods are not those
 // of this node, and the API would not show this node that they are gone.
 func TestTheRecordsOfAnotherNodeAreLeftAlone(t *testing.T) {
@@ -324,13 +452,13 @@ func TestTheRecordsOfAnotherNodeAreLeftAlone(t *testing.T) {
 func TestAPodIsSavedBeforeItCountsAsStarted(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		r := w.checkpointed()
-		r.setFail(errors.New("the disk is full"))
+		r.setFail(errors.New("the disk is full"), false)
 		pod := w.bind(newPod("a"))
 		pass(5 * time.Minute)
 		if got := w.pod("a"); !strings.Contains(got.Status.Message, "the disk is full") || w.stage(pod.UID) != "Starting" {
 			t.Errorf("stage %s, message %q", w.stage(pod.UID), got.Status.Message)
 		}
-		r.setFail(nil)
+		r.setFail(nil, false)
 		pass(5 * time.Minute)
 		w.expectPhase("a", corev1.PodRunning)
 		if !r.has(pod) {
@@ -344,12 +472,12 @@ func TestAPodIsSavedBeforeItCountsAsStarted(t *testing.T) {
 			t.Error("the record has the old spec")
 		}
 		// A record that can't be removed is tried again, also by the next process.
-		r.setFail(errors.New("the disk is read-only"))
+		r.setFail(errors.New("the disk is read-only"), false)
 		w.kubectlDelete("a", -1)
 		pass(time.Minute)
 		w.expectGone("a")
 		w.crash()
-		r.setFail(nil)
+		r.setFail(nil, false)
 		w.run()
 		pass(time.Minute)
 		if r.has(pod) || w.c.Kept() != 0 {

@@ -58,7 +58,7 @@ func (l *loop) run(ctx context.Context) {
 }
 
 // drain stops new provider calls, and all API requests except those that store and
-// release pods that have ended.
+// release pods that have ended. Their records are written too.
 func (l *loop) drain() {
 	l.pods.mu.Lock()
 	defer l.pods.mu.Unlock()
@@ -114,7 +114,7 @@ func (l *loop) idle() bool {
 		return true
 	}
 	for _, t := range l.pods.pods {
-		if t.Unfinished() {
+		if t.Unfinished() || t.Unrecorded() {
 			return false
 		}
 	}

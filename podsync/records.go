@@ -85,7 +85,7 @@ func (r *records) claim(uid types.UID, now instant) (saved core.Saved) {
 		return saved
 	}
 	delete(r.unclaimed, uid)
-	saved.Exists = true
+	saved.Exists, saved.End = true, rec.End
 	if rec.Pod != nil {
 		saved.Generation = rec.Pod.Generation
 	}
@@ -96,8 +96,8 @@ func (r *records) claim(uid types.UID, now instant) (saved core.Saved) {
 }
 
 // save saves the record of a pod.
-func (r *records) save(ctx context.Context, pod *corev1.Pod, lostSince instant) error {
-	rec := record{Pod: pod}
+func (r *records) save(ctx context.Context, pod *corev1.Pod, lostSince instant, end *core.End) error {
+	rec := record{Pod: pod, End: end}
 	if lostSince != 0 {
 		at := time.Now().Add(lostSince - r.pods.now())
 		rec.LostSince = &at

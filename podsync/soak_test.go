@@ -63,6 +63,7 @@ type soaker struct {
 	before  map[types.UID]*corev1.Pod
 	history podsync.History
 	gate    randomGate
+	records *records // nil: there is no Checkpoint
 
 	mu    sync.Mutex // requests come from many goroutines
 	asked int        // requests about single pods
@@ -138,7 +139,8 @@ func soak(t *testing.T, seed uint64) {
 		s.gate.use(&s.cfg, s.t.Errorf)
 	}
 	if r.IntN(2) == 0 {
-		s.cfg.Checkpoint = &records{all: map[types.UID][]byte{}}
+		s.records = &records{all: map[types.UID][]byte{}}
+		s.cfg.Checkpoint = s.records
 	}
 	s.server = apitest.New(apitest.Options{})
 	s.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
@@ -176,7 +178,7 @@ func (s *soaker) step() {
 	}
 	uid := pod.UID
 	admin := s.server.Client(apitest.User{}).CoreV1().Pods("default")
-	switch n := s.rand.IntN(28); n {
+	switch n := s.rand.IntN(29); n {
 	case 0, 1, 2:
 		grace := pick[int64](s.rand, 1, 5, 30, 120)
 		s.t.Notef("delete %s within %d s", name, grace)
@@ -282,6 +284,13 @@ func (s *soaker) step() {
 		s.t.Notef("restart")
 		s.stop()
 		s.start()
+	case 28:
+		if s.records != nil {
+			written := s.rand.IntN(2) == 0
+			s.t.Notef("the disk fails, after it has written: %v", written)
+			s.records.setFail(errors.New("input/output error"), written)
+			s.clean = append(s.clean, func() { s.records.setFail(nil, false) })
+		}
 	}
 	synctest.Wait()
 }
@@ -391,6 +400,18 @@ func (s *soaker) converge() {
 	}
 	for uid := range held {
 		s.t.Errorf("the backend still holds %s, stage %s", uid, s.stage(uid))
+	}
+	if s.records != nil {
+		recorded, _ := s.records.Load(context.Background())
+		for _, pod := range pods {
+			if recorded[pod.UID] == nil != terminal(pod) {
+				s.t.Errorf("%s is %s, and has a record: %v", pod.Name, pod.Status.Phase, terminal(pod))
+			}
+			delete(recorded, pod.UID)
+		}
+		for uid := range recorded {
+			s.t.Errorf("%s is gone, and has a record", uid)
+		}
 	}
 	if n := s.known(); n != len(pods) {
 		s.t.Errorf("%d pods known, %d exist", n, len(pods))

@@ -58,7 +58,8 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 		}
 	case Recorded:
 		t.setPod(now, Known(ev.Pod))
-		t.api.cachedVersion = ev.Pod.ResourceVersion
+		t.api.cachedVersion, t.api.recorded = ev.Pod.ResourceVersion, true
+		t.resume(now)
 
 	case Reported:
 		news = t.reported(at, ev)
@@ -151,6 +152,7 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 func (t *State) seen(now Instant, v *Version) (news News) {
 	news.First = !t.Seen()
 	t.api.cached = true
+	t.api.recorded = false
 	if news.First || !Older(v.ResourceVersion(), t.api.pod.ResourceVersion()) || t.rewound(v) {
 		t.api.presence, t.api.restored, t.suspect.goneSince = present, false, 0
 	}
@@ -158,6 +160,7 @@ func (t *State) seen(now Instant, v *Version) (news News) {
 		return news
 	}
 	t.look(unlisted, 0)
+	t.resume(now)
 	if t.provider.status != nil {
 		t.nameContainer(t.provider.status) // it was reported before the pod was seen
 	}

@@ -14,6 +14,8 @@ func (t *State) callStarted(now Instant, seq uint64, s Action) *Call {
 	switch s.Op {
 	case Start:
 		t.becomeHeld()
+	case Save:
+		c.End, t.provider.saved.Unsure = t.end.record(), true
 	case Stop:
 		c.Over, c.Reason = t.Stopped(), t.end.reason
 		t.end.stops++
@@ -27,12 +29,13 @@ func (t *State) callReturned(at Moment, ev Returned) (news News) {
 	now := at.Since
 	c := t.call.inflight
 	t.call.inflight = nil
+	t.provider.saved.Unsure = t.provider.saved.Unsure || ev.Saved
 	news.Canceled = c.fate != counts
 	if c.fate == stale {
 		// The gate was closed during the call: only a List that begins now shows its
 		// effect.
 		t.provider.born = ev.Seq
-		if ev.Result == Succeeded && ev.Report.Stopped && !t.rules.Releases {
+		if ev.Result == Succeeded && ev.Report.Stopped && !t.rules.Releases && !t.Known() {
 			t.keepReport(&ev.Report.Status, nil)
 		}
 		news.Stale, news.Relist = true, true
@@ -68,6 +71,9 @@ func (t *State) callReturned(at Moment, ev Returned) (news News) {
 			delay = min(ev.After, Horizon)
 		}
 		t.call.retryAt = now + delay
+		if c.Op == Save && t.end != nil && t.end.recheck > now {
+			t.call.retryAt = min(t.call.retryAt, t.end.recheck) // Stop does not wait for it
+		}
 		if t.call.err == nil || t.call.err.Error() != ev.Err.Error() {
 			t.write.news.statusSeq++ // the message in the status changes
 		}
@@ -84,7 +90,7 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 		t.provider.admitted = true
 		return
 	case Save:
-		t.provider.saved = Saved{Exists: true, Generation: c.Pod.Generation, Lost: c.LostSince != 0}
+		t.provider.saved = Saved{Exists: true, Generation: c.Pod.Generation, Lost: c.LostSince != 0, End: c.End}
 		return
 	case Remove:
 		t.provider.saved = Saved{}

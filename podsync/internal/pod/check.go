@@ -81,6 +81,7 @@ func (t *State) checkProvider(is func(bool, string)) {
 		is(ok, "the keys in unsaved are those of annotations")
 	}
 	is(!t.Orphan() || t.api.pod == nil, "orphan implies a nil pod")
+	is(!t.api.recorded || t.api.pod != nil && !t.api.cached, "recorded implies a pod that the informer does not have")
 }
 
 func (t *State) checkLanes(is func(bool, string)) {

@@ -92,7 +92,7 @@ type (
 		Err       error         // unless Result is Succeeded
 		Rejection Rejection     // if Result is Refused
 		After     time.Duration // how long the provider wants to wait after a failure; 0: not said
-		Saved     bool          // of Start: the checkpoint has the pod
+		Saved     bool          // of Start: the checkpoint has the pod, or may have it unless Result is Succeeded
 	}
 	// RetryNow: what made calls or requests fail is over.
 	RetryNow struct {

@@ -39,9 +39,9 @@ func TestRandomEvents(t *testing.T) {
 		do(pickOf(r, "edit restart=Always", "edit restart=Never", "edit ran restart=Always", "edit ran", "edit exited=0", "edit controller", "edit deadline=50"))
 		switch r.IntN(4) {
 		case 0:
-			do("instance")
+			do(pickOf(r, "instance", "instance saved"))
 		case 1:
-			do(pickOf(r, "saved", "saved lost"))
+			do(pickOf(r, "saved", "saved lost", "saved Evicted", "saved Completed"))
 			do(pickOf(r, "seen", "recorded"))
 		default:
 			do("seen")
@@ -59,7 +59,7 @@ func (w *script) random(r *rand.Rand) string {
 	t := &w.state
 	report := pickOf(r, "runs", "runs", "unready", "details", "exit=0", "exit=1", "exit=0 stopped", "exit=1 stopped delete", "stopped", "runs key="+fmt.Sprint(r.IntN(3)), "runs generation=1")
 	if c := t.call.inflight; c != nil && r.IntN(3) == 0 {
-		return "returned " + pickOf(r, report, report, "ok", "error", "error=other", "reject=R", "unknown", "later=1m", "ok saved")
+		return "returned " + pickOf(r, report, report, "ok", "error", "error=other", "reject=R", "unknown", "later=1m", "ok saved", "error saved")
 	}
 	if c := t.write.inflight; c != nil && r.IntN(3) == 0 {
 		switch c.Op {

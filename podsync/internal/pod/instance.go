@@ -206,6 +206,7 @@ func (t *State) recall(now Instant) bool {
 
 // reset drops the reports of the provider and all state derived from them. Results of
 // calls and requests in flight will not count. An eviction is kept: Evict was its only cause.
+// So is what only the checkpoint says of a pod.
 func (t *State) reset(now Instant) {
 	for _, c := range [...]*Call{t.call.inflight, t.write.inflight} {
 		if c != nil {
@@ -232,6 +233,7 @@ func (t *State) reset(now Instant) {
 	}
 	t.api.pod = nil
 	t.setPod(now, pod)
+	t.resume(now)
 	switch presence {
 	case missing:
 		t.doubt(now) // what was not confirmed is not certain now either

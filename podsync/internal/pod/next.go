@@ -86,14 +86,21 @@ func (t *State) inTheWay() bool {
 func (t *State) wantedCall(now Instant, nameFree bool) Action {
 	idle := Action{Wake: Never}
 	switch {
+	case t.outlived():
+		return Action{Op: Remove, Wake: Never}
 	case t.Orphan():
 		return idle // until it is verified
-	case t.Stopped() && t.provider.saved.Exists && (t.final() || t.Gone()):
-		return Action{Op: Remove, Wake: Never}
 	case t.Stopped():
+		if t.unsaved() {
+			return Action{Op: Save, Wake: Never}
+		}
 		return t.decideRelease()
 	case t.end != nil:
-		return t.decideStop(now)
+		s := t.decideStop(now)
+		if s.Op == "" && t.unsaved() { // Stop does not wait for a disk, which may be full
+			return Action{Op: Save, Wake: Never}
+		}
+		return s
 	case !t.running():
 		switch {
 		case t.Gone():
@@ -171,7 +178,7 @@ func (t *State) Forgettable() bool {
 	if !t.Known() || !t.Gone() || t.api.presence == missing || t.api.cached || !t.Stopped() || t.call.inflight != nil || t.write.inflight != nil {
 		return false
 	}
-	return !t.Held() && !t.provider.saved.Exists
+	return !t.Held() && !t.provider.saved.mayExist()
 }
 
 // A need is what the API lacks of the pod.

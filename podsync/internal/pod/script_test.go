@@ -435,10 +435,15 @@ func (w *script) run(words []string) string {
 		if has("lost") {
 			saved.Lost, saved.LostSince = true, w.now-9*time.Minute
 		}
+		for _, reason := range []StopReason{StopEvicted, StopCompleted} {
+			if has(string(reason)) {
+				saved.End = &End{Reason: reason, Grace: 20 * time.Second}
+			}
+		}
 		w.begin(New(&w.rules, w.now, w.tick(), saved))
 		return "ok"
 	case "instance": // without a pod
-		w.begin(NewOrphan(&w.rules, w.now, w.tick(), Saved{}))
+		w.begin(NewOrphan(&w.rules, w.now, w.tick(), Saved{Exists: has("saved")}))
 		return "ok"
 	case "wait":
 		d, err := time.ParseDuration(rest[0])

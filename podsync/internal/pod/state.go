@@ -50,6 +50,7 @@ const (
 // Invariant: pod is nil only for an instance that the informer never showed.
 // Invariant: node and deleting are those of pod.
 // Invariant: orphan implies a nil pod.
+// Invariant: recorded implies a pod that the informer does not have.
 // Invariant: the version of pod goes back only if the API server was restored.
 type apiState struct {
 	pod      *Version // the newest version; nil if none was seen
@@ -60,6 +61,7 @@ type apiState struct {
 	presence      presence
 	cached        bool    // the informer has the object
 	restored      bool    // it is missing since the API server was restored: no other pod of its name proves anything
+	recorded      bool    // pod is from the checkpoint, and the informer has not shown it
 	since         Instant // first seen; or lost and due to start again
 	notFoundAt    Instant // the first "no such pod" in answer to a write; 0: none
 	goingAt       Instant // first seen deleted with grace 0 and no finalizers; 0: never
@@ -134,9 +136,21 @@ type providerState struct {
 // A Saved is what the checkpoint has of the pod.
 type Saved struct {
 	Exists     bool    // it has a record
+	Unsure     bool    // it may have a record: Save was called and did not succeed
 	Lost       bool    // it says that the loss of the pod is not believed yet
 	Generation int64   // of the saved pod
 	LostSince  Instant // of the process before; 0: none
+	End        *End    // it says that the pod ends; nil: it does not
+}
+
+// mayExist reports whether the checkpoint has, or may have, a record of the pod.
+func (s *Saved) mayExist() bool { return s.Exists || s.Unsure }
+
+// An End is why and how a pod ends, as the checkpoint has it.
+type End struct {
+	Reason  StopReason         `json:"reason"`
+	Failure *podstatus.Failure `json:"failure,omitempty"`
+	Grace   time.Duration      `json:"grace"`
 }
 
 // A keptReport is the last report of an instance that had ended when the gate closed. If the
@@ -260,6 +274,14 @@ type termination struct {
 	recheck  Instant       // when to call Stop again; 0 if it was not accepted
 }
 
+// record returns what the checkpoint keeps of the termination.
+func (e *termination) record() *End {
+	if e == nil {
+		return nil
+	}
+	return &End{Reason: e.reason, Failure: e.failure, Grace: e.grace}
+}
+
 // The legal steps of an instance. A gate that closes drops what is known, which is no step.
 var steps = [...][]instance{
 	none:      {held, forgotten},
@@ -367,6 +389,14 @@ func (t *State) beginTermination(now Instant, reason StopReason, failure *podsta
 	t.found() // what ends anyway is not lost
 	t.end = &termination{reason: reason, failure: failure, since: now, grace: grace}
 	t.call.retryAt, t.call.failures = 0, 0
+}
+
+// resume begins the end that the record of the pod has. A pod that the API shows is decided by
+// what the API and the provider say, except that only the record may know of an eviction.
+func (t *State) resume(now Instant) {
+	if e := t.provider.saved.End; e != nil && (t.api.recorded || e.Reason == StopEvicted) {
+		t.beginTermination(now, e.Reason, e.Failure, e.Grace)
+	}
 }
 
 // unsettled reports whether a call that does not count is under way: no List shows its effect
@@ -515,14 +545,32 @@ func (t *State) started() bool {
 // so that not finding it in the provider means something.
 func (t *State) evidence() bool { return podstatus.IsTerminal(t.Pod().Status.Phase) || t.started() }
 
-// unsaved reports whether the record of the pod is missing or out of date.
+// unsaved reports whether the record of the pod is missing or out of date. A pod that ends needs
+// none, but one that exists must say that it ends, or the pod would start again.
 func (t *State) unsaved() bool {
-	if !t.rules.Checkpoints || t.api.pod == nil || t.Gone() || t.end != nil {
+	saved := &t.provider.saved
+	switch {
+	case !t.rules.Checkpoints || t.api.pod == nil:
+		return false
+	case t.end != nil:
+		return saved.mayExist() && saved.End == nil && !t.outlived()
+	case t.Gone():
 		return false
 	}
-	saved := &t.provider.saved
 	return t.running() && (!saved.Exists || saved.Generation != t.Pod().Generation) ||
-		saved.Exists && saved.Lost != t.MayBeLost()
+		saved.Exists && (saved.Lost != t.MayBeLost() || saved.End != nil)
+}
+
+// outlived reports whether the checkpoint may have a record that nothing needs: the pod has
+// stopped, and the API has its final status, or does not have the pod.
+func (t *State) outlived() bool {
+	return t.Stopped() && t.provider.saved.mayExist() && (t.final() || t.Gone())
+}
+
+// Unrecorded reports whether the record of a pod that has stopped must still say so, or be
+// removed.
+func (t *State) Unrecorded() bool {
+	return t.Known() && (t.outlived() || t.Stopped() && t.unsaved())
 }
 
 // unapplied reports whether the provider runs an older generation of the spec and

@@ -204,6 +204,7 @@ type Call struct {
 	Grace     time.Duration // of Stop
 	Reason    StopReason    // of Stop
 	LostSince Instant       // of Save
+	End       *End          // of Save: the pod ends; nil: it does not
 
 	Annotations map[string]string // of Patch
 	Base        *corev1.Pod       // of Patch: the pod from which the status is computed
