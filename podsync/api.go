@@ -141,7 +141,6 @@ func failureOf(err error) core.WriteFailed {
 	return core.WriteFailed{
 		MayBeStored: apierr.MayHaveCommitted(err),
 		Unanswered:  class == apierr.Timeout || class == apierr.Unreachable,
-		Hopeless:    class == apierr.Forbidden || class == apierr.Invalid,
 		After:       apierr.RetryAfter(err),
 	}
 }

@@ -124,8 +124,8 @@ func TestFailuresOfRequests(t *testing.T) {
 		"no connection": {errFailed, core.WriteFailed{MayBeStored: true}},
 		"a deadline":    {context.DeadlineExceeded, core.WriteFailed{MayBeStored: true, Unanswered: true}},
 		"throttled":     {apierrors.NewTooManyRequests("later", 20), core.WriteFailed{After: 20 * time.Second}},
-		"forbidden":     {apierrors.NewForbidden(pods, "a", errFailed), core.WriteFailed{Hopeless: true}},
-		"invalid":       {apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", nil), core.WriteFailed{Hopeless: true}},
+		"forbidden":     {apierrors.NewForbidden(pods, "a", errFailed), core.WriteFailed{}},
+		"invalid":       {apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", nil), core.WriteFailed{}},
 	} {
 		if got := failureOf(tc.err); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/statuserr"
@@ -190,6 +192,34 @@ func TestAConditionThatIsNoLongerReportedIsTakenOff(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An API server that starts answers 403 until it has loaded its roles, and a webhook 422 until it is
+// repaired. The first such answer is not taken for the last word.
+func TestARefusedStatusIsWrittenSoonAfter(t *testing.T) {
+	for name, refusal := range map[string]*apierrors.StatusError{
+		"403": statuserr.Forbidden("pods", "a", "RBAC: clusterrole not found"), "422": statuserr.New(422, metav1.StatusReasonInvalid, "webhook"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				w.run()
+				back := w.server.Inject(apitest.Fault{Match: patches, Status: refusal})
+				w.bind(newPod("a"))
+				pass(5 * time.Second)
+				back()
+				pass(10 * time.Second)
+				w.expectPhase("a", corev1.PodRunning)
+				// A refusal that lasts is met more and more seldom.
+				w.server.ResetJournal()
+				w.server.Inject(apitest.Fault{Match: patches, Status: refusal})
+				w.bind(newPod("b"))
+				pass(time.Hour)
+				if n := len(w.server.Requests(patches)); n < 8 || n > 60 {
+					t.Errorf("%d patches in an hour", n)
+				}
+			})
+		})
+	}
 }
 
 // Pods that a webhook refuses must not hold up others.

@@ -128,7 +128,6 @@ type (
 	WriteFailed struct {
 		MayBeStored bool          // it may have had its effect
 		Unanswered  bool          // no answer came
-		Hopeless    bool          // only an administrator can help
 		After       time.Duration // how long the API server wants to wait; 0: not said
 	}
 )

@@ -362,7 +362,7 @@ func (w *script) answer(words []string) string {
 	case "unanswered":
 		return w.apply(WriteFailed{Unanswered: true})
 	case "forbidden":
-		return w.apply(WriteFailed{Hopeless: true})
+		return w.apply(WriteFailed{})
 	case "after":
 		d, _ := time.ParseDuration(value)
 		return w.apply(WriteFailed{After: d})

@@ -163,9 +163,5 @@ func (t *State) writeFailed(now Instant, ev WriteFailed) {
 	if ev.Unanswered {
 		delay = min(delay, UnansweredCap)
 	}
-	delay = max(delay, ev.After)
-	if ev.Hopeless {
-		delay = t.rules.Retry.Cap
-	}
-	t.write.retryAt = now + delay
+	t.write.retryAt = now + max(delay, ev.After)
 }
