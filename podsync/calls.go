@@ -187,7 +187,7 @@ func (c *caller) call(ctx context.Context, ref Ref, call *core.Call) (st State, 
 		case core.Save:
 			err = c.records.save(ctx, call.Pod, call.LostSince, call.End)
 		case core.Remove:
-			err = c.records.checkpoint.Remove(ctx, ref.UID)
+			err = c.records.remove(ctx, ref.UID)
 		case core.Stop:
 			st, err = c.provider.Stop(ctx, ref, StopOptions{Grace: call.Grace, Reason: StopReason(call.Reason), Pod: pod})
 		case core.Inspect:

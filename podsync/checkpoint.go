@@ -25,9 +25,10 @@ import (
 
 // A Checkpoint stores the pods that the node has accepted and that have not ended, so that
 // they can start while the API server can't be reached. Its methods are called concurrently,
-// but not for one pod. An error of Save fails the call of Start that it belongs to, which is
-// repeated. [CheckpointDir] is one. A Checkpoint that implements io.Closer is closed when Run
-// returns.
+// but not for one pod. Save and Remove get a context with a deadline of ten seconds, and should
+// return when it is done: until they return no other call is made for the pod. An error of Save
+// fails the call of Start that it belongs to, which is repeated. [CheckpointDir] is one. A
+// Checkpoint that implements io.Closer is closed when Run returns.
 type Checkpoint interface {
 	// Load returns all records. An error is reported; the records that come with it count.
 	Load(ctx context.Context) (map[types.UID][]byte, error)

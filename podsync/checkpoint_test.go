@@ -30,6 +30,7 @@ type records struct {
 	all     map[types.UID][]byte
 	fail    error
 	written bool          // a Save that fails has written the record
+	hangs   bool          // Save and Remove wait for their contexts
 	saves   chan struct{} // Save waits for one; nil: it does not wait
 	removes int           // the calls of Remove
 }
@@ -40,9 +41,12 @@ func (r *records) Load(context.Context) (map[types.UID][]byte, error) {
 	return maps.Clone(r.all), nil
 }
 
-func (r *records) Save(_ context.Context, uid types.UID, record []byte) error {
+func (r *records) Save(ctx context.Context, uid types.UID, record []byte) error {
 	if r.saves != nil {
 		<-r.saves
+	}
+	if err := r.hang(ctx); err != nil {
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +56,28 @@ func (r *records) Save(_ context.Context, uid types.UID, record []byte) error {
 	return r.fail
 }
 
-func (r *records) Remove(_ context.Context, uid types.UID) error {
+// hang waits for ctx if Save and Remove hang.
+func (r *records) hang(ctx context.Context) error {
+	r.mu.Lock()
+	hangs := r.hangs
+	r.mu.Unlock()
+	if !hangs {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (r *records) setHang(hangs bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hangs = hangs
+}
+
+func (r *records) Remove(ctx context.Context, uid types.UID) error {
+	if err := r.hang(ctx); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.removes++; r.fail == nil || r.written {
@@ -402,6 +427,74 @@ func TestTheRecordGoesWhileRunReturns(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A disk that is full or hangs delays neither the changes of a pod's spec nor its end.
+func TestAPodGoesOnWithoutItsRecord(t *testing.T) {
+	for name, fail := range map[string]func(*records){
+		"full":  func(r *records) { r.setFail(errors.New("no space left on device"), false) },
+		"hangs": func(r *records) { r.setHang(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				r := w.checkpointed()
+				pod := w.bind(newPod("a"))
+				pass(time.Minute)
+				fail(r)
+				for i := range 2 {
+					apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = fmt.Sprint("registry.example/app:", i+2) })
+					pass(15 * time.Second)
+					if n := w.callsOf(podsync.OpUpdate); n != i+1 {
+						t.Errorf("%d calls of Update after %d changes", n, i+1)
+					}
+				}
+				w.kubectlDelete("a", 30)
+				pass(time.Second)
+				w.expectGone("a")
+				r.setFail(nil, false)
+				r.setHang(false)
+				pass(10 * time.Minute)
+				if w.known() != 0 || r.has(pod) {
+					t.Errorf("%d pods known; a record: %v", w.known(), r.has(pod))
+				}
+			})
+		})
+	}
+}
+
+// The records of pods that are gone are removed without holding up List, and failures are reported.
+func TestARemoveThatHangsHoldsUpNoList(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := w.checkpointed()
+		gone, lost := w.bind(newPod("gone")), w.bind(newPod("lost"))
+		pass(time.Minute)
+		w.crash()
+		w.backend.Lose(gone.UID)
+		apitest.Delete[*corev1.Pod](w.server, "default", "gone")
+		r.setHang(true)
+		var errs []error
+		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
+		w.start()
+		pass(30 * time.Second)
+		w.backend.Lose(lost.UID)
+		pass(time.Minute)
+		if !w.backend.Running(lost.UID) {
+			t.Error("a pod that was lost while Remove hung is not started again")
+		}
+		if err := w.c.CheckProvider(t.Context(), node); err != nil {
+			t.Error(err)
+		}
+		if !slices.ContainsFunc(errs, func(err error) bool {
+			return strings.Contains(err.Error(), "remove the record of pod "+string(gone.UID))
+		}) {
+			t.Errorf("errors %v", errs)
+		}
+		r.setHang(false)
+		pass(time.Minute)
+		if r.has(gone) {
+			t.Error("the record is left")
+		}
+	})
 }
 
 // A disk was copied to a machine with another name, or the node was renamed: its pods are not those

@@ -32,6 +32,7 @@ type records struct {
 
 	unclaimed map[types.UID]*record // of pods that are not in the table
 	removing  map[types.UID]bool    // records that are being removed
+	streak    report.Streak         // of those removals, one at a time
 }
 
 // load loads the Checkpoint. A record that can't be read costs its pod only. A record of another
@@ -104,6 +105,8 @@ func (r *records) save(ctx context.Context, pod *corev1.Pod, lostSince instant, 
 	}
 	data, err := rec.encode()
 	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
 		err = r.checkpoint.Save(ctx, pod.UID, data)
 	}
 	if err != nil {
@@ -112,23 +115,46 @@ func (r *records) save(ctx context.Context, pod *corev1.Pod, lostSince instant, 
 	return nil
 }
 
-// drop removes the records of pods that neither the API nor the provider has.
+// remove removes the record of a pod.
+func (r *records) remove(ctx context.Context, uid types.UID) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return r.checkpoint.Remove(ctx, uid)
+}
+
+// drop removes the records of pods that neither the API nor the provider has. It does not wait
+// for the Checkpoint, which may hang.
 func (r *records) drop(ctx context.Context) {
 	r.pods.mu.Lock()
+	defer r.pods.mu.Unlock()
+	if len(r.removing) > 0 || len(r.unclaimed) == 0 {
+		return
+	}
 	gone := r.unclaimed
 	r.unclaimed = map[types.UID]*record{}
 	for uid := range gone {
 		r.removing[uid] = true
 	}
-	r.pods.mu.Unlock()
+	r.pods.run.calls.Go(func() { r.removeAll(ctx, gone) })
+}
+
+// removeAll removes records, and keeps those that can't be removed for the next call of drop.
+func (r *records) removeAll(ctx context.Context, gone map[types.UID]*record) {
 	for uid, rec := range gone {
-		err := contain("Checkpoint.Remove", func() error { return r.checkpoint.Remove(ctx, uid) })
+		err := contain("Checkpoint.Remove", func() error { return r.remove(ctx, uid) })
+		switch {
+		case err == nil:
+			r.streak.OK(ctx, "Removing records of pods that are gone works again")
+		case ctx.Err() == nil:
+			err = fmt.Errorf("podsync: remove the record of pod %s: %w", uid, err)
+			r.streak.Fail(ctx, r.handler, err, "Failed to remove the record of a pod that is gone")
+		}
 		r.pods.mu.Lock()
 		delete(r.removing, uid)
 		if t := r.pods.pods[uid]; t != nil {
 			r.pods.markDirty(t) // it came in the meantime, and waits
 		} else if err != nil {
-			r.unclaimed[uid] = rec // with the next List
+			r.unclaimed[uid] = rec
 		}
 		r.pods.mu.Unlock()
 		wake(r.pods.kick)

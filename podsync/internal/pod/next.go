@@ -54,7 +54,11 @@ func (t *State) decideCall(now Instant, nameFree bool) Action {
 	case !t.Known() && !t.provider.needsInspect && !(t.MayBeLost() && t.unsaved()):
 		return Action{Wake: Never}
 	case t.call.inflight != nil:
-		return Action{Wake: Never, Cancel: t.call.inflight.fate == counts && t.inTheWay()}
+		s := Action{Wake: Never, Cancel: t.call.inflight.fate == counts && t.inTheWay(now)}
+		if t.call.inflight.Op == Save && t.end != nil && !t.Stopped() {
+			s.Wake = t.decideStop(now).Wake // until it is in the way
+		}
+		return s
 	}
 	var s Action
 	switch {
@@ -73,10 +77,12 @@ func (t *State) decideCall(now Instant, nameFree bool) Action {
 
 // inTheWay reports whether the call in flight keeps Stop from being called, or from
 // being called with a shorter grace period.
-func (t *State) inTheWay() bool {
+func (t *State) inTheWay(now Instant) bool {
 	switch t.call.inflight.Op {
 	case Admit, Annotate, Start, Update, Inspect:
 		return t.end != nil
+	case Save:
+		return t.end != nil && !t.Stopped() && t.decideStop(now).Op == Stop
 	case Stop:
 		return !t.Stopped() && t.end.grace < t.call.inflight.Grace
 	}
@@ -115,12 +121,12 @@ func (t *State) wantedCall(now Instant, nameFree bool) Action {
 			return idle // until the API has them
 		}
 		return Action{Op: Start, Wake: Never}
-	case t.unsaved():
-		return Action{Op: Save, Wake: Never}
 	case t.provider.needsInspect:
 		return t.decideInspect()
 	case t.rules.Updates && t.changed():
 		return Action{Op: Update, Wake: Never}
+	case t.unsaved(): // when the change is accepted: it does not wait for a disk that is full
+		return Action{Op: Save, Wake: Never}
 	}
 	return idle
 }
