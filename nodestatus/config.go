@@ -149,10 +149,10 @@ type Config struct {
 	// kube-controller-manager; use SyncInterval. Default: DefaultReportInterval.
 	ReportInterval time.Duration
 	// GracePeriod should be a little less than --node-monitor-grace-period of
-	// kube-controller-manager. If nothing was written for so long, because the process
-	// was suspended or the API failed, the node may have been set to Unknown. Then the
-	// controller reads the Node, and its next write has the whole status. Default:
-	// DefaultGracePeriod.
+	// kube-controller-manager. If the process was suspended for so long, the node may
+	// have been set to Unknown. Then the controller reads the Node, and its next write has
+	// the whole status. The first write waits for setters that have not succeeded yet, for
+	// GracePeriod at most. Default: DefaultGracePeriod.
 	GracePeriod time.Duration
 
 	// OnDeleted decides what happens if another client deletes the Node. Default:

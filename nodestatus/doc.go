@@ -46,9 +46,10 @@
 // controller owns, and other fields only if they differ from the Node that the API server
 // returned last. Fields that this program no longer sets are removed. The transition time
 // of a condition changes only with its status. Before a write the controller reads the Node
-// if another client may have changed it: after GracePeriod without success, after a
-// suspension of the process, after [Controller.Resync], when the Gate opens, and when a
-// health check that hung returns.
+// if another client may have changed it: after a suspension of the process, after
+// [Controller.Resync], when the Gate opens, and when a health check that hung returns. After
+// a write that failed, which may have been stored, the next one has the whole status. If the
+// Node has changed in the meantime, it is read first.
 //
 // Run watches the Node of Config.NodeName. So it notices a deletion at once, and corrects
 // changes of other clients within a second. A fleet should have an informer of Nodes with

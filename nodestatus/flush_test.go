@@ -97,3 +97,33 @@ func TestFlushWaitsForAnOpenGate(t *testing.T) {
 		}
 	})
 }
+
+// A write whose answer was lost may have been stored, so the API server may not have the
+// status that it has accepted last.
+func TestFlushDoesNotTrustALostWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		volumes := &knob[[]corev1.UniqueVolumeName]{value: []corev1.UniqueVolumeName{"a"}}
+		w := start(t, s, Config{Setters: []Setter{
+			VolumesInUse(func(context.Context, string) ([]corev1.UniqueVolumeName, error) { return volumes.get(), nil }),
+		}})
+		w.pass(time.Minute)
+		restore := s.Inject(apitest.Fault{Match: patches, LoseResponse: true})
+		volumes.set(nil)
+		w.c.Trigger(node1)
+		w.pass(50 * time.Millisecond)
+		restore()
+		if got := w.node().Status.VolumesInUse; len(got) != 0 {
+			t.Fatalf("the API server has %v, want that the write was stored", got)
+		}
+		volumes.set([]corev1.UniqueVolumeName{"a"})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := w.c.Flush(ctx, node1); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.node().Status.VolumesInUse; len(got) != 1 {
+			t.Errorf("Flush = nil, and the API server has %v", got)
+		}
+	})
+}

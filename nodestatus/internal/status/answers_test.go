@@ -103,6 +103,21 @@ func TestAWriteIsForTheVersionThatEventsHaveShown(t *testing.T) {
 	}
 }
 
+// The next write after one that failed is for the version before it, so that it
+// conflicts if that one was stored.
+func TestAWriteAfterAFailureIsForTheVersionBeforeIt(t *testing.T) {
+	for _, verdict := range []string{"away", "refused", "hungUp"} {
+		w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "round b", "sent")
+		before := w.server.ResourceVersion
+		for _, line := range []string{"stored", "failed " + verdict, "at 1m", "round a"} {
+			w.run(strings.Fields(line))
+		}
+		if got := w.state.version(); got != before {
+			t.Errorf("%s: %q, want %q", verdict, got, before)
+		}
+	}
+}
+
 func TestTimesOfAQuietNode(t *testing.T) {
 	s := New(&Rules{Seed: maphash.MakeSeed()})
 	s.phase, s.lastRound = Registered, time.Second

@@ -443,6 +443,12 @@ func (s *State) failed(now time.Duration, ev Failed, news *News) error {
 			return err
 		}
 	}
+	if sent.do == Patch && s.sight != doubted {
+		// It may have been stored, whatever the answer was: client-go sends a request
+		// again, and the answer may be to the second one. If it was, the next write
+		// conflicts.
+		s.sight = owed
+	}
 	switch {
 	case ev.Verdict == HungUp:
 		return nil

@@ -68,10 +68,6 @@ func (s *State) Next(now time.Duration) (Do, Cause) {
 		return Nothing, ""
 	case s.view.lacks && now >= s.nextTaints:
 		return Taint, ""
-	case s.trouble != nil && now-s.trouble.since >= s.rules.Grace && s.sight != owed:
-		// The node was silent for so long that it may have been set to Unknown: the
-		// server's present view decides about the transition time.
-		return Read, whole
 	case s.sight == owed:
 		return Patch, whole
 	case s.want.hash != s.accepted:

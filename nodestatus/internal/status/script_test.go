@@ -215,7 +215,7 @@ func (w *script) run(words []string) string {
 		do, cause := w.state.Next(w.now)
 		switch do {
 		case Create:
-			w.created = w.state.Creation(metav1.NewTime(time.Unix(0, 0).Add(w.now)))
+			w.created, w.body = w.state.Creation(metav1.NewTime(time.Unix(0, 0).Add(w.now))), nil
 		case Patch:
 			w.body = w.state.StatusPatch(metav1.NewTime(time.Unix(0, 0).Add(w.now)))
 		case Taint:
@@ -223,6 +223,10 @@ func (w *script) run(words []string) string {
 		}
 		return w.apply(Sent{Do: do, Cause: cause})
 	case "stored":
+		if w.body != nil {
+			w.serve(apply(w.T, w.server, w.body), false)
+			return "ok"
+		}
 		w.stored = w.serve(w.created, true)
 		return "ok"
 	case "created":

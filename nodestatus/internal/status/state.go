@@ -23,7 +23,7 @@ type Rules struct {
 
 	Interval time.Duration // between rounds
 	Report   time.Duration // between writes of an unchanged status
-	Grace    time.Duration // the silence after which another client may have written Unknown
+	Grace    time.Duration // the first write waits for setters for as long at most
 
 	Reregister      bool           // create a deleted Node again
 	NodeCredentials bool           // the client is the node itself
@@ -60,7 +60,7 @@ const (
 	foreign              // the view has another client's write
 	doubted              // the view may be old: a read comes before the next write
 	reading              // that read is under way
-	owed                 // the Node was read, and its whole status must be written
+	owed                 // the whole status must be written, to the version of the view
 )
 
 // State is the state of one node between requests and rounds. There may be ten
