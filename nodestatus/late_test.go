@@ -153,6 +153,60 @@ func TestASlowSetterDoesNotMakeARestartedNodeNotReady(t *testing.T) {
 	})
 }
 
+// cloud returns setters of which the first is late, and returns before the round ends.
+// With ten setters, each has a second.
+func cloud(takes time.Duration) []Setter {
+	setters := make([]Setter, 10)
+	for i := range setters {
+		setters[i] = func(context.Context, *corev1.Node) error { return nil }
+	}
+	setters[0] = func(_ context.Context, n *corev1.Node) error {
+		time.Sleep(takes)
+		n.Labels["topology.kubernetes.io/zone"] = "z1"
+		n.Spec.ProviderID = "example://cloud"
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "example.com/uninitialized", Effect: corev1.TaintEffectNoSchedule})
+		return nil
+	}
+	setters[1] = func(context.Context, *corev1.Node) error { time.Sleep(takes / 2); return nil }
+	return setters
+}
+
+// What a setter sets of the spec takes effect in the creation only.
+func TestACreationHasTheValuesOfALateSetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		node := template()
+		node.Spec.ProviderID = ""
+		w := start(t, s, Config{Template: node, Setters: cloud(1500 * time.Millisecond)})
+		w.pass(30 * time.Second)
+		n := w.node() // with a taint of the API server's
+		if n.Spec.ProviderID == "" || len(n.Spec.Taints) < 3 || n.Labels["topology.kubernetes.io/zone"] == "" {
+			t.Errorf("the Node has labels %v and spec %+v", n.Labels, n.Spec)
+		}
+	})
+}
+
+func TestARestartRemovesNoValueOfALateSetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{ManagedFields: true})
+		first := start(t, s, Config{Setters: cloud(0)})
+		first.pass(time.Minute)
+		if err := first.stop(); err != nil {
+			t.Fatal(err)
+		}
+		w := start(t, s, Config{Setters: cloud(1500 * time.Millisecond)})
+		for range 200 {
+			w.pass(50 * time.Millisecond)
+			if w.node().Labels["topology.kubernetes.io/zone"] == "" {
+				t.Fatal("the label was removed")
+			}
+		}
+		if status, _ := w.c.Status(node1); status.LastWrite.IsZero() {
+			t.Error("the Node was not written")
+		}
+	})
+}
+
 // One that fails for longer than GracePeriod must be reported.
 func TestASetterThatFailsAfterARestartIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

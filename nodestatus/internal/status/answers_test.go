@@ -165,6 +165,37 @@ func TestASetterThatSetsNothingCompletesTheStatus(t *testing.T) {
 	}
 }
 
+// A setter may succeed for the first time between a decision and its request, or between
+// a request and its answer. Neither has its values, so both are incomplete.
+func TestASuccessDuringARequestDoesNotCompleteIt(t *testing.T) {
+	succeed := func(w *script) {
+		w.apply(RoundBegan{})
+		w.apply(Reached{Index: 0})
+		w.apply(Returned{Index: 0, Before: template(), After: w.set(0, template(), "a")})
+	}
+	w := story(t, "rules setter", "at 1s", "round failed", "sent")
+	succeed(w)
+	if got := w.run([]string{"failed", "gone"}); got != "Missing Nothing" {
+		t.Errorf("a Node that is missing: %s, want that its creation waits for the values", got)
+	}
+	restarted := []string{"rules setter", "install example.com/old", "at 1s", "round failed", "sent", "found", "at 42s", "round failed"}
+	w = story(t, restarted...)
+	succeed(w)
+	w.run([]string{"sent"})
+	w.run([]string{"written"})
+	if got := w.run([]string{"server"}); !strings.Contains(got, "example.com/old=x") {
+		t.Errorf("before the request: %s, want that nothing is removed", got)
+	}
+	w = story(t, append(restarted, "sent")...)
+	succeed(w)
+	for _, line := range []string{"written", "round a", "sent", "written"} {
+		w.run(strings.Fields(line))
+	}
+	if got := w.run([]string{"server"}); strings.Contains(got, "example.com/old=x") {
+		t.Errorf("after the round with the values: %s, want that the label is removed", got)
+	}
+}
+
 // An outage ends once.
 func TestAnOutageEndsOnce(t *testing.T) {
 	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "round b", "sent", "failed away", "at 30s", "round b", "sent")

@@ -236,11 +236,12 @@ func (s *State) roundEnded(now time.Duration, ev RoundEnded) (leftOut []string) 
 	if s.notReady != nil {
 		failures = append([]Failure{*s.notReady}, failures...)
 	}
-	complementConditions(&node.Status, failures, s.complete())
+	complete := s.complete()
+	complementConditions(&node.Status, failures, complete)
 	for key, value := range node.Annotations {
 		node.Annotations[key] = text(value)
 	}
-	s.want = &want{node: node, hash: fingerprint(s.rules.Seed, node, corev1.NodeSpec{}), round: s.rounds, clean: clean}
+	s.want = &want{node: node, hash: fingerprint(s.rules.Seed, node, corev1.NodeSpec{}), round: s.rounds, clean: clean, complete: complete}
 	s.rest(now)
 	return leftOut
 }
@@ -347,7 +348,7 @@ func (s *State) found(sent *sent, node *corev1.Node, news *News) error {
 func (s *State) accept(now time.Duration, sent *sent, ev Answered, news *News) {
 	said, answer := sent.want.node, ev.Node
 	owned := ownershipOf(said)
-	if !s.complete() {
+	if !sent.want.complete {
 		owned = owned.Union(decodeOwnership(s.owned))
 	}
 	// The answer shows whether the Node has our values now: an admission

@@ -23,12 +23,12 @@ const (
 
 // A call is the state of one setter or health check of a node.
 type call struct {
-	phase     callPhase
-	slow      bool   // the last call that ended was late
-	succeeded bool   // a setter has succeeded once
-	after     uint64 // hash of the Node as it has made it then
-	values    string // its last contribution, encoded
-	err       error  // of one that has arrived
+	phase  callPhase
+	slow   bool   // the last call that ended was late
+	taken  bool   // a round has had the values of a setter
+	after  uint64 // hash of the Node as it has made it last; 0: it has never succeeded
+	values string // its last contribution, encoded
+	err    error  // of one that has arrived
 }
 
 // The errors of functions that gave no result in time.
@@ -71,6 +71,7 @@ func (s *State) reached(i int) (plan Plan, err error) {
 		c.phase = awaited
 	case c.phase == arrived:
 		c.phase, c.err = idle, nil
+		c.taken = i < s.rules.Setters
 	}
 	return plan, err
 }
@@ -92,6 +93,8 @@ func (s *State) returned(ev Returned) (wake bool) {
 	c.phase, c.slow = idle, ev.Late
 	if setter && ev.Err == nil {
 		s.keep(c, ev.Before, ev.After)
+		// A round that has gone on does not have them: the next one has.
+		c.taken = c.taken || was == awaited
 	}
 	switch {
 	case was == awaited:
@@ -108,11 +111,11 @@ func (s *State) returned(ev Returned) (wake bool) {
 // makes the same Node again has set the same values.
 func (s *State) keep(c *call, before, after *corev1.Node) {
 	hash := fingerprint(s.rules.Seed, after, after.Spec)
-	if c.succeeded && c.after == hash {
+	if c.after == hash {
 		return
 	}
 	encoded, _ := contribution(before, after).Marshal() // fails only if Size is wrong
-	c.succeeded, c.after, c.values = true, hash, string(encoded)
+	c.after, c.values = hash, string(encoded)
 }
 
 // LastValues returns a copy of node with the values that setter i set last.
@@ -129,11 +132,11 @@ func (s *State) Busy() bool {
 	return slices.ContainsFunc(s.calls, func(c call) bool { return c.phase != idle && c.phase != arrived })
 }
 
-// complete reports whether every setter has succeeded once. Before that a value that no
-// setter sets may be the value of one that has not.
+// complete reports whether every setter has succeeded once, and the round has its
+// values. Before that a value that no setter sets may be the value of one that has not.
 func (s *State) complete() bool {
 	for i := range s.rules.Setters {
-		if !s.calls[i].succeeded {
+		if !s.calls[i].taken {
 			return false
 		}
 	}

@@ -90,7 +90,7 @@ func (s *State) Next(now time.Duration) (Do, Cause) {
 // waits reports whether the first write waits, because a setter that has not succeeded
 // may do so soon. What it sets of the spec takes effect only in the creation.
 func (s *State) waits(now time.Duration) bool {
-	return !s.complete() && now-s.firstRound < s.rules.Grace
+	return !s.want.complete && now-s.firstRound < s.rules.Grace
 }
 
 // differs reports whether the view differs from the status that should be written.
@@ -101,7 +101,7 @@ func (s *State) differs() bool {
 // removable returns the fields that must be removed if no setter sets them. It is empty
 // before every setter has succeeded: one that has failed sets nothing.
 func (s *State) removable() ownership {
-	if !s.complete() {
+	if !s.want.complete {
 		return nil
 	}
 	return decodeOwnership(s.owned)

@@ -303,8 +303,9 @@ func (w *script) set(i int, node *corev1.Node, value string) *corev1.Node {
 	return node
 }
 
-// round runs a round. For each setter there is its value, "failed" or "late"; for each
-// check "ok", "failed" or "late".
+// round runs a round. For each setter there is its value, "failed", "late", or
+// "later:VALUE" if it returns late, but before the round ends; for each check "ok",
+// "failed" or "late".
 func (w *script) round(results []string) string {
 	w.Helper()
 	spec := ""
@@ -313,9 +314,14 @@ func (w *script) round(results []string) string {
 	}
 	w.slept = false
 	end := RoundEnded{Name: node1, Node: template()}
+	var later []Returned
 	for i, result := range results {
 		setter, before := i < w.rules.Setters, end.Node
 		failure := Failure{Field: fmt.Sprint("function ", i), Check: !setter, Message: result}
+		if value, ok := strings.CutPrefix(result, "later:"); ok {
+			result = "late"
+			later = append(later, Returned{Index: i, Before: before, After: w.set(i, before, value)})
+		}
 		plan, err := w.state.plan(i)
 		w.apply(Reached{Index: i})
 		switch {
@@ -343,6 +349,9 @@ func (w *script) round(results []string) string {
 				end.Node = w.state.LastValues(i, before)
 			}
 		}
+	}
+	for _, ev := range later {
+		w.apply(ev)
 	}
 	return w.apply(end) + spec
 }

@@ -114,6 +114,7 @@ type State struct {
 	//
 	// Invariant: there is one call for each of them.
 	// Invariant: only setters keep values, and only calls that have arrived an error.
+	// Invariant: a round has only values that were kept.
 	// Invariant: rounds are late only if there are checks.
 	calls      []call
 	lateRounds uint16
@@ -126,6 +127,7 @@ type want struct {
 	hash      uint64
 	round     uint32
 	clean     bool // every setter has succeeded in the round
+	complete  bool // every setter has succeeded once, and the values are in it
 	conflicts int  // writes of it that conflicted with another client's
 }
 
@@ -244,8 +246,11 @@ func (s *State) Check() error {
 		}
 	}
 	for i, c := range s.calls {
-		if i >= s.rules.Setters && c.succeeded || c.err != nil && c.phase != arrived {
+		if i >= s.rules.Setters && (c.taken || c.after != 0) || c.err != nil && c.phase != arrived {
 			return fmt.Errorf("invariant broken: only setters keep values, and only calls that have arrived an error (%d)", i)
+		}
+		if c.taken && c.after == 0 {
+			return fmt.Errorf("invariant broken: a round has only values that were kept (%d)", i)
 		}
 	}
 	return nil

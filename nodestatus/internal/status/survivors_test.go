@@ -216,7 +216,9 @@ func TestCheck(t *testing.T) {
 		"trouble without a failure":     func(s *State) { s.trouble = &trouble{} },
 		"more refusals than failures":   func(s *State) { s.trouble = &trouble{failures: 1, refusals: 2} },
 		"a call too few":                func(s *State) { s.calls = s.calls[:1] },
-		"a check with values":           func(s *State) { s.calls[1].succeeded = true },
+		"a check with values":           func(s *State) { s.calls[1].taken, s.calls[1].after = true, 1 },
+		"a check that keeps values":     func(s *State) { s.calls[1].after = 1 },
+		"values that were not kept":     func(s *State) { s.calls[0].taken = true },
 		"an error that has not arrived": func(s *State) { s.calls[1].err = errPhase },
 		"late without checks":           func(s *State) { s.rules = &Rules{Setters: 2}; s.lateRounds = 1 },
 	} {
