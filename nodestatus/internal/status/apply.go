@@ -184,7 +184,7 @@ func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
 		s.doubt()
 		return news, nil
 	case GateAnswered:
-		if s.closed && !ev.Closed && s.phase == Registered && s.sight != owed {
+		if s.closed && !ev.Closed && s.phase == Registered {
 			s.doubt() // another process may have written in the meantime
 		}
 		news.Gate = s.closed != ev.Closed
@@ -317,6 +317,8 @@ func (s *State) answered(now time.Duration, ev Answered, news *News) error {
 func (s *State) found(sent *sent, node *corev1.Node, news *News) error {
 	if s.phase == Registered && s.view.uid == node.UID {
 		s.seeAnswer(node, sent.held)
+		// Another process with the same field manager may have written since.
+		s.owned = encode(decodeOwnership(s.owned).Union(s.former(node)))
 		if s.sight == reading {
 			s.sight = owed
 		}
@@ -331,6 +333,14 @@ func (s *State) found(sent *sent, node *corev1.Node, news *News) error {
 	// Values that an earlier process has written are ours, and all others belong to
 	// other clients. The Node is registered before the first write: Gate may not let
 	// us write before the lease has the Node for its owner.
+	s.owned, s.sight = encode(s.former(node)), owed
+	news.Registered = node
+	return nil
+}
+
+// former returns the parts of node that another process of ours has written, and that
+// we may remove.
+func (s *State) former(node *corev1.Node) ownership {
 	former := formerOwnership(node)
 	if s.rules.NodeCredentials {
 		for key := range former {
@@ -339,9 +349,7 @@ func (s *State) found(sent *sent, node *corev1.Node, news *News) error {
 			}
 		}
 	}
-	s.owned, s.sight = encode(former), owed
-	news.Registered = node
-	return nil
+	return former
 }
 
 // accept takes in the answer to a write.

@@ -270,6 +270,12 @@ func (w *script) run(words []string) string {
 		node.ManagedFields = []metav1.ManagedFieldsEntry{managed(fieldManager, "status", `{"f:metadata":{"f:labels":{"f:`+arg(1)+`":{}}}}`)}
 		w.serve(node, true)
 		return "ok"
+	case "add": // by another process of ours
+		node := w.server.DeepCopy()
+		node.Labels[arg(1)] = "x"
+		node.ManagedFields = []metav1.ManagedFieldsEntry{managed(fieldManager, "status", `{"f:metadata":{"f:labels":{"f:`+arg(1)+`":{}}}}`)}
+		w.serve(node, false)
+		return "ok"
 	case "delete":
 		w.gone, w.server = w.server, nil
 		return "ok"
