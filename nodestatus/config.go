@@ -52,9 +52,9 @@ const (
 // If a setter returns an error or panics, the values of this call are discarded, and its
 // last values stay. A Node that is created again has them, too. A setter is late if it
 // takes longer than 5 s, or longer than its share of the 10 s that all setters of a round
-// have. Then its last values stay until it returns, and a new round, which follows at once,
-// has the new values. A round waits for 20 ms only for a setter that was late the last time.
-// ctx is done after 30 s.
+// have. Then its last values stay until it returns. If it returns other values, a new round,
+// which follows at once, has them. A round waits for 20 ms only for a setter that was late the
+// last time. ctx is done after 30 s.
 //
 // Until every setter has succeeded once, for up to GracePeriod, the Node is neither
 // created nor, if it exists, written. After that Ready is False with the reason

@@ -171,6 +171,50 @@ func cloud(takes time.Duration) []Setter {
 	return setters
 }
 
+// A setter that is late by its share of the time of a round costs no further round, and
+// two of them don't wake each other.
+func TestLateSettersRunOnceAnInterval(t *testing.T) {
+	for name, tc := range map[string]struct {
+		setters int
+		takes   [2]time.Duration
+		err     error
+	}{
+		"ten setters":   {setters: 10, takes: [2]time.Duration{1500 * time.Millisecond, 2500 * time.Millisecond}},
+		"forty setters": {setters: 40, takes: [2]time.Duration{300 * time.Millisecond, 700 * time.Millisecond}},
+		"both too late": {setters: 3, takes: [2]time.Duration{6 * time.Second, 7 * time.Second}},
+		"both fail":     {setters: 10, takes: [2]time.Duration{1500 * time.Millisecond, 2500 * time.Millisecond}, err: errors.New("no answer")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := apitest.New(apitest.Options{})
+				rounds := &knob[int]{}
+				setters := make([]Setter, tc.setters)
+				for i := range setters {
+					setters[i] = func(_ context.Context, n *corev1.Node) error {
+						if i >= len(tc.takes) {
+							rounds.set(rounds.get() + 1)
+							return nil
+						}
+						time.Sleep(tc.takes[i])
+						return tc.err
+					}
+				}
+				w := start(t, s, Config{Setters: setters})
+				w.pass(time.Minute)
+				for range 10 { // at different moments of the calls
+					w.c.Trigger(node1)
+					w.pass(3300 * time.Millisecond)
+				}
+				rounds.set(0)
+				w.pass(10 * time.Minute)
+				if n := rounds.get() / (tc.setters - len(tc.takes)); n > 70 {
+					t.Errorf("%d rounds in ten minutes, want 70 at most", n)
+				}
+			})
+		})
+	}
+}
+
 // What a setter sets of the spec takes effect in the creation only.
 func TestACreationHasTheValuesOfALateSetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -433,6 +433,23 @@ func TestASetterThatFailsAloneIsCalledAgain(t *testing.T) {
 	}
 }
 
+// The values of a late setter are its own, whatever the setters before it have set.
+func TestALateSetterWithTheSameValuesWakesNoRound(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a")
+	other := template()
+	other.Labels["earlier"] = "x"
+	for value, want := range map[string]bool{"a": false, "b": true} {
+		for _, ev := range []Event{RoundBegan{}, Reached{}, GaveUp{}} {
+			_, _ = w.state.Apply(time.Second, ev)
+		}
+		if news, err := w.state.Apply(time.Second, Returned{Before: other, After: w.set(0, other, value)}); news.Wake != want || err != nil {
+			t.Errorf("%s: wakes %v, %v", value, news.Wake, err)
+		}
+		w.run([]string{"round", "a"})
+		w.run([]string{"round", "a"})
+	}
+}
+
 // Only a change of the gate is news.
 func TestAChangeOfTheGateIsNews(t *testing.T) {
 	s := New(&Rules{Seed: maphash.MakeSeed()})

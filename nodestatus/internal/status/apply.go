@@ -154,10 +154,12 @@ func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
 			s.doubt()
 		}
 		for i := range s.calls {
-			if s.calls[i].phase == alone {
+			// Two late functions would otherwise wake each other without end.
+			if s.calls[i].phase == alone && !s.woken {
 				s.calls[i].phase = missed
 			}
 		}
+		s.woken = false
 	case Reached:
 		news.Plan, news.Err = s.reached(ev.Index)
 		return news, nil

@@ -17,7 +17,7 @@ const (
 	idle    callPhase = iota
 	awaited           // under way, and a round waits for it
 	alone             // under way, and its round has gone on without it
-	missed            // alone, and a later round would have called it
+	missed            // alone, and a later round would have called it; see RoundBegan
 	arrived           // ended alone with a result that no round has seen yet
 )
 
@@ -91,31 +91,37 @@ func (s *State) returned(ev Returned) (wake bool) {
 	c := &s.calls[ev.Index]
 	was, setter := c.phase, ev.Index < s.rules.Setters
 	c.phase, c.slow = idle, ev.Late
+	changed := false
 	if setter && ev.Err == nil {
-		s.keep(c, ev.Before, ev.After)
+		changed = s.keep(c, ev.Before, ev.After)
 		// A round that has gone on does not have them: the next one has.
 		c.taken = c.taken || was == awaited
 	}
 	switch {
 	case was == awaited:
 		return false // the round has the result
-	case setter && ev.Err == nil: // late values are better than none
+	case changed: // late values are better than none
 		c.phase, c.err = arrived, ErrLate
 	case !setter && !ev.Late:
 		c.phase, c.err = arrived, ev.Err
 	}
-	return c.phase == arrived || was == missed
+	wake = c.phase == arrived || was == missed
+	s.woken = s.woken || wake
+	return wake
 }
 
-// keep keeps the values that a setter has set by making after of before. A setter that
-// makes the same Node again has set the same values.
-func (s *State) keep(c *call, before, after *corev1.Node) {
+// keep keeps the values that a setter has set by making after of before, and reports
+// whether they are others than the last ones. A setter that makes the same Node again has
+// set the same values.
+func (s *State) keep(c *call, before, after *corev1.Node) (changed bool) {
 	hash := fingerprint(s.rules.Seed, after, after.Spec)
 	if c.after == hash {
-		return
+		return false
 	}
 	encoded, _ := contribution(before, after).Marshal() // fails only if Size is wrong
+	changed = c.after == 0 || c.values != string(encoded)
 	c.after, c.values = hash, string(encoded)
+	return changed
 }
 
 // LastValues returns a copy of node with the values that setter i set last.

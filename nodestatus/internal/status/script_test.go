@@ -206,7 +206,7 @@ func (w *script) run(words []string) string {
 		if arg(3) == "failed" {
 			ev.Err = errors.New("failed")
 		}
-		if i < w.rules.Setters {
+		if i < w.rules.Setters && ev.Err == nil {
 			ev.Before = template()
 			ev.After = w.set(i, template(), arg(3))
 		}

@@ -117,6 +117,7 @@ type State struct {
 	// Invariant: a round has only values that were kept.
 	// Invariant: rounds are late only if there are checks.
 	calls      []call
+	woken      bool // the next round follows from a call that returned
 	lateRounds uint16
 	lateAt     time.Duration // when they were last counted
 }
