@@ -63,7 +63,7 @@ func openCommand(ctx context.Context, w http.ResponseWriter, r *http.Request, op
 		return openWebSocketCommand(w, r, opts)
 	}
 	opening := &commandOpening{opts: opts, seen: make(map[string]bool), complete: make(chan struct{})}
-	conn, err := upgradeSPDY(w, r, spdyCommandProtocols, func(protocol string) func(*wire.Stream) error {
+	conn, err := upgradeSPDY(w, r, spdyCommandProtocols, func(protocol string) wire.OpenFunc {
 		opening.protocol = protocol
 		return opening.open
 	})
@@ -99,8 +99,8 @@ type commandOpening struct {
 
 // open is called for each stream. One of each kind is accepted; those that the
 // request did not ask for have no effect.
-func (o *commandOpening) open(st *wire.Stream) error {
-	kind := st.Headers.Get(corev1.StreamType)
+func (o *commandOpening) open(st *wire.Stream, headers http.Header) error {
+	kind := headers.Get(corev1.StreamType)
 	places := map[string]struct {
 		at     **wire.Stream
 		wanted bool

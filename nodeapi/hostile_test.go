@@ -175,6 +175,54 @@ func TestInputThatIsNotReadTakesLittleMemory(t *testing.T) {
 	awaitStacks(t, "the connections to end", nothingLeft)
 }
 
+// TestStreamsThatWaitForTheirPairTakeLittleMemory: each kept its headers, thousands of
+// values in a few bytes of the connection, and for StreamCreationTimeout after the
+// client was gone.
+func TestStreamsThatWaitForTheirPairTakeLittleMemory(t *testing.T) {
+	const conns = 8
+	b, _ := idleBackend()
+	r := start(t, b, func(cfg *Config) { cfg.StreamCreationTimeout = time.Hour })
+	many := strings.Repeat("\x00", 1000)
+	for name, more := range map[string][]string{"no more headers": nil, "headers of many values": {"x", many, "y", many, "z", many}} {
+		var sent bytes.Buffer // by each client
+		framer, err := spdy.NewFramer(&sent, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams := &rawSPDY{framer: framer, next: 1}
+		for i := range maxForwards {
+			_, _ = streams.open(append(more, "streamType", "data", "port", "80", "requestID", fmt.Sprintf("%01000d", i))...)
+		}
+		_, _ = streams.open("streamType", "none") // is refused
+		before := heap()
+		var open []*rawSPDY
+		for range conns {
+			c := r.rawSPDY(forwardPath, "portforward.k8s.io")
+			_, _ = c.Write(sent.Bytes())
+			for err := error(nil); err == nil; {
+				var frame spdy.Frame
+				if frame, err = c.framer.ReadFrame(); err == nil {
+					if _, refused := frame.(*spdy.RstStreamFrame); refused {
+						break
+					}
+				}
+			}
+			open = append(open, c)
+		}
+		// Most of it is the compressor of the client.
+		took := (heap() - before) / conns
+		for _, c := range open {
+			_ = c.Close()
+		}
+		awaitStacks(t, "the connections to end", func(s []byte) bool { return nothingLeft(s) && r.streams.count() == 0 })
+		clear(open)
+		kept := (heap() - before) / conns
+		if took > 2<<20 || kept > 128<<10 {
+			t.Errorf("%s: %d KiB are in use for each connection, and %d KiB after its end", name, took>>10, kept>>10)
+		}
+	}
+}
+
 // TestStreamsThatNobodyAskedForEndTheConnection: each of them kept a goroutine of the
 // connection, and what was queued behind it, after the client was gone.
 func TestStreamsThatNobodyAskedForEndTheConnection(t *testing.T) {

@@ -50,7 +50,7 @@ func (s *Server) servePortForward(w *response, r *http.Request, pod Pod, query u
 	ended := ctx.Done()
 	var conn *wire.Conn
 	if ports == nil {
-		if conn, err = upgradeSPDY(w, r, []string{portForwardProtocol}, func(string) func(*wire.Stream) error { return f.open }); err != nil {
+		if conn, err = upgradeSPDY(w, r, []string{portForwardProtocol}, func(string) wire.OpenFunc { return f.open }); err != nil {
 			return err
 		}
 	} else {
@@ -62,11 +62,12 @@ func (s *Server) servePortForward(w *response, r *http.Request, pod Pod, query u
 	}
 	select {
 	case <-ended:
-	case <-conn.Done(): // and no stream is opened after that
+	case <-conn.Done():
 	case <-ctx.Done():
 	}
 	st.cancel(errEnded)
 	conn.Close(linger)
+	f.stopWaiting() // no stream is opened from now on
 	f.calls.Wait()
 	if cause := conn.Err(); cause != nil {
 		s.log(r).V(4).Info("The client has ended the connection", "cause", cause)
@@ -129,9 +130,9 @@ type forwardPair struct {
 }
 
 // open is called for each stream that a client of SPDY opens.
-func (f *forwards) open(st *wire.Stream) error {
-	id, kind := st.Headers.Get(corev1.PortForwardRequestIDHeader), st.Headers.Get(corev1.StreamType)
-	port, err := strconv.ParseUint(st.Headers.Get(corev1.PortHeader), 10, 16)
+func (f *forwards) open(st *wire.Stream, headers http.Header) error {
+	id, kind := headers.Get(corev1.PortForwardRequestIDHeader), headers.Get(corev1.StreamType)
+	port, err := strconv.ParseUint(headers.Get(corev1.PortHeader), 10, 16)
 	if err != nil || port == 0 || id == "" || kind != corev1.StreamTypeData && kind != corev1.StreamTypeError {
 		return wire.ErrRefused
 	}
@@ -197,6 +198,16 @@ func (f *forwards) drop(p *forwardPair) {
 		}
 	}
 	delete(f.pairs, p.id)
+}
+
+// stopWaiting stops the timers of pairs that are not complete: they would keep the
+// connection in memory.
+func (f *forwards) stopWaiting() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.pairs {
+		p.late.Stop()
+	}
 }
 
 // forward calls the backend for a pair.

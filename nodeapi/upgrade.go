@@ -44,7 +44,7 @@ func upgradable(r *http.Request) error {
 
 // upgradeSPDY takes over the connection of a request. It returns the first protocol
 // of the client that is in protocols. open is called as wire.SPDY says.
-func upgradeSPDY(w http.ResponseWriter, r *http.Request, protocols []string, open func(protocol string) func(*wire.Stream) error) (*wire.Conn, error) {
+func upgradeSPDY(w http.ResponseWriter, r *http.Request, protocols []string, open func(protocol string) wire.OpenFunc) (*wire.Conn, error) {
 	protocol, err := negotiate(r.Header.Values(protocolVersion), protocols)
 	if err != nil {
 		for _, p := range protocols {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 )
@@ -227,9 +226,6 @@ func (c *Conn) finish(s *Stream) {
 
 // A Stream is one of the streams of a connection.
 type Stream struct {
-	// Headers are those that the client opened the stream with; nil for a WebSocket.
-	Headers http.Header
-
 	conn *Conn
 	id   uint32
 

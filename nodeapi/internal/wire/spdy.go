@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 
 	"github.com/moby/spdystream/spdy"
 )
@@ -42,11 +43,14 @@ const (
 	cancelStream  = 5
 )
 
-// SPDY serves the server side of SPDY/3.1 on conn, whose bytes come from r. open is
-// called for each stream that the client opens, by the goroutine that reads. It
-// must call Accept or return an error: ErrRefused refuses the stream, another
-// error ends the connection.
-func SPDY(conn net.Conn, r *bufio.Reader, open func(*Stream) error) *Conn {
+// An OpenFunc is called for each stream that a client opens, with the stream's headers,
+// by the goroutine that reads. It must call Accept or return an error: ErrRefused
+// refuses the stream, another error ends the connection.
+type OpenFunc func(*Stream, http.Header) error
+
+// SPDY serves the server side of SPDY/3.1 on conn, whose bytes come from r. It does not
+// keep the headers of streams.
+func SPDY(conn net.Conn, r *bufio.Reader, open OpenFunc) *Conn {
 	c := newConn(conn, &spdyWriter{conn: conn})
 	reader := &spdyReader{Conn: c, r: r, open: open}
 	go c.serve(reader.read)
@@ -57,7 +61,7 @@ func SPDY(conn net.Conn, r *bufio.Reader, open func(*Stream) error) *Conn {
 type spdyReader struct {
 	*Conn
 	r    *bufio.Reader
-	open func(*Stream) error
+	open OpenFunc
 	last uint32 // the highest stream ID so far
 
 	frame  bytes.Buffer // a control frame, for framer
@@ -149,17 +153,21 @@ func (s *spdyReader) opened() error {
 	if !ok {
 		return fmt.Errorf("a stream is opened by a %T", frame)
 	}
+	for name, values := range syn.Headers {
+		if len(values) != 1 { // each byte of a field could be one
+			return fmt.Errorf("a stream is opened with %d values of the header %.40q", len(values), name)
+		}
+	}
 	id := uint32(syn.StreamId)
 	if id <= s.last || id%2 == 0 {
 		return fmt.Errorf("stream %d is opened after stream %d", id, s.last)
 	}
 	s.last = id
 	to := s.add(id)
-	to.Headers = syn.Headers
 	if syn.CFHeader.Flags&spdy.ControlFlagFin != 0 {
 		s.finish(to)
 	}
-	err = s.open(to)
+	err = s.open(to, syn.Headers)
 	if errors.Is(err, ErrRefused) {
 		to.close()
 		to.forget()

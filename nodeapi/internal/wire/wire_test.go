@@ -72,12 +72,12 @@ func pipe(t *testing.T) (near, far net.Conn) {
 }
 
 // serve serves SPDY and accepts the streams for which accept returns nil.
-func serve(t *testing.T, accept func(*Stream) error) *rig {
+func serve(t *testing.T, accept OpenFunc) *rig {
 	near, far := pipe(t)
 	r := &rig{T: t, far: far, opened: make(chan *Stream, 1000)}
-	r.Conn = SPDY(near, bufio.NewReader(near), func(s *Stream) error {
+	r.Conn = SPDY(near, bufio.NewReader(near), func(s *Stream, headers http.Header) error {
 		if accept != nil {
-			if err := accept(s); err != nil {
+			if err := accept(s, headers); err != nil {
 				return err
 			}
 		}
@@ -127,12 +127,16 @@ func (r *rig) open(c *spdystream.Connection, headers http.Header) (*Stream, *spd
 }
 
 func TestStreamsPassBytesInBothDirections(t *testing.T) {
-	r := serve(t, nil)
+	kinds := make(chan string, 1)
+	r := serve(t, func(_ *Stream, headers http.Header) error {
+		kinds <- headers.Get("streamType")
+		return nil
+	})
 	c := r.client()
 	for i := range 3 {
 		ours, theirs := r.open(c, http.Header{"Streamtype": {fmt.Sprint(i)}})
-		if got := ours.Headers.Get("streamType"); got != fmt.Sprint(i) {
-			t.Errorf("headers: %v", ours.Headers)
+		if got := <-kinds; got != fmt.Sprint(i) {
+			t.Errorf("the stream type is %q", got)
 		}
 		sent := bytes.Repeat([]byte{byte(i), 'a', 'b'}, 400_000)
 		go func() {
@@ -162,8 +166,8 @@ func TestStreamsPassBytesInBothDirections(t *testing.T) {
 }
 
 func TestARefusedStreamDoesNotEndTheConnection(t *testing.T) {
-	r := serve(t, func(s *Stream) error {
-		if s.Headers.Get("refuse") != "" {
+	r := serve(t, func(_ *Stream, headers http.Header) error {
+		if headers.Get("refuse") != "" {
 			return ErrRefused
 		}
 		return nil
@@ -352,6 +356,7 @@ func hostile(t testing.TB) map[string][]byte {
 		"a stream ID of zero":                  synFrame(t, 0x80000000, http.Header{}),
 		"headers that grow when decompressed":  synFrame(t, 1, http.Header{"A": {strings.Repeat("a", 100<<10)}}),
 		"more headers than any stream has":     synFrame(t, 1, big),
+		"a header with two values":             synFrame(t, 1, http.Header{"A": {"b", "c"}}),
 		"headers after those of the stream":    frame(8, 0, 0, 0, 0, 1),
 		"a reply":                              frame(2, 0, 0, 0, 0, 1),
 		"a frame of an unknown type":           frame(99, 0),
@@ -671,7 +676,7 @@ func FuzzSPDY(f *testing.F) {
 		conn := &scripted{Reader: bytes.NewReader(sent)}
 		opened := make(chan *Stream, 1)
 		ready := make(chan struct{})
-		c = SPDY(conn, bufio.NewReader(conn), func(s *Stream) error {
+		c = SPDY(conn, bufio.NewReader(conn), func(s *Stream, _ http.Header) error {
 			<-ready
 			if err := c.check(); err != nil {
 				t.Error(err)
