@@ -14,6 +14,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"strconv"
@@ -219,6 +220,23 @@ func TestStreamsThatWaitForTheirPairTakeLittleMemory(t *testing.T) {
 		kept := (heap() - before) / conns
 		if took > 2<<20 || kept > 128<<10 {
 			t.Errorf("%s: %d KiB are in use for each connection, and %d KiB after its end", name, took>>10, kept>>10)
+		}
+	}
+}
+
+// TestTheHeaderFieldsOfARequestAreLimited: a stream kept a megabyte of empty ones.
+func TestTheHeaderFieldsOfARequestAreLimited(t *testing.T) {
+	b, _ := idleBackend()
+	b.logs = func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return text("all"), nil }
+	r := start(t, b, nil)
+	for _, c := range []struct{ fields, code int }{{maxFields, 200}, {maxFields + 1, 431}} {
+		w, req := httptest.NewRecorder(), r.request("/containerLogs/default/web/main")
+		req.Header["X"] = make([]string, 2) // next to the token, which the authenticator removes
+		for i := range c.fields - 2 {
+			req.Header.Set(fmt.Sprint("x", i), "")
+		}
+		if r.ServeHTTP(w, req); w.Code != c.code {
+			t.Errorf("%d fields: %d %s", c.fields, w.Code, w.Body)
 		}
 	}
 }

@@ -27,6 +27,9 @@ const (
 	// plainTimeout bounds the writing of an answer that is no stream.
 	plainTimeout   = time.Minute
 	maxHeaderBytes = 64 << 10
+	// maxFields is the number of header fields of a request. A stream keeps them, and
+	// one of a few bytes takes 60.
+	maxFields = 100
 )
 
 var errStopped = errors.New("nodeapi: Run has returned")
@@ -165,6 +168,13 @@ func (s *Server) serve(w *response, r *http.Request, to route) error {
 	}
 	if to.err != nil {
 		return to.err
+	}
+	fields := 0
+	for _, values := range r.Header {
+		fields += len(values)
+	}
+	if fields > maxFields {
+		return &statusError{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the request has %d header fields, at most %d are allowed", fields, maxFields)}
 	}
 	query, err := parseQuery(r.URL.RawQuery)
 	if err != nil {
