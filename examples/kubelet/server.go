@@ -89,8 +89,8 @@ var (
 )
 
 // Logs implements nodeapi.LogSource.
-func (b *backend) Logs(ctx context.Context, c nodeapi.Container, opts nodeapi.LogOptions) (io.ReadCloser, error) {
-	run, err := b.runtime.Find(ctx, c.UID, c.Name, opts.Previous)
+func (b *backend) Logs(_ context.Context, c nodeapi.Container, opts nodeapi.LogOptions) (io.ReadCloser, error) {
+	run, err := b.runtime.Find(c.UID, c.Name, opts.Previous)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (b *backend) Logs(ctx context.Context, c nodeapi.Container, opts nodeapi.Lo
 
 // Exec implements nodeapi.Executor.
 func (b *backend) Exec(ctx context.Context, c nodeapi.Container, command []string, s nodeapi.Streams) error {
-	run, err := b.runtime.Find(ctx, c.UID, c.Name, false)
+	run, err := b.runtime.Find(c.UID, c.Name, false)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (b *backend) Exec(ctx context.Context, c nodeapi.Container, command []strin
 
 // Attach implements nodeapi.Attacher.
 func (b *backend) Attach(ctx context.Context, c nodeapi.Container, s nodeapi.Streams) error {
-	run, err := b.runtime.Find(ctx, c.UID, c.Name, false)
+	run, err := b.runtime.Find(c.UID, c.Name, false)
 	if err != nil {
 		return err
 	}

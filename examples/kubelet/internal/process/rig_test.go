@@ -6,11 +6,13 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -30,6 +32,14 @@ import (
 
 func TestMain(m *testing.M) {
 	shim.Main()
+	if os.Getenv(titled) != "" {
+		err := setTitle()
+		fmt.Println(err)
+		if err == nil {
+			select {}
+		}
+		os.Exit(1)
+	}
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	os.Exit(m.Run())
 }
@@ -249,6 +259,39 @@ func newPod(policy corev1.RestartPolicy, containers ...corev1.Container) *corev1
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", serial), UID: types.UID(fmt.Sprint("uid-", serial)), Generation: 1},
 		Spec:       corev1.PodSpec{RestartPolicy: policy, Containers: containers},
 	}
+}
+
+// titled is a variable that makes a program of this test binary, which sets its title.
+const titled = "KUBEWRIGHT_TEST_TITLED"
+
+// setTitle writes over the environment of this process, where programs such as nginx
+// put their title.
+func setTitle() error {
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return err
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	begin, err := strconv.ParseInt(fields[47], 10, 64) // env_start
+	if err != nil {
+		return err
+	}
+	end, err := strconv.ParseInt(fields[48], 10, 64) // env_end
+	if err != nil {
+		return err
+	}
+	memory, err := os.OpenFile("/proc/self/mem", os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = memory.Close() }()
+	if _, err := memory.WriteAt(bytes.Repeat([]byte("t"), int(end-begin)), begin); err != nil {
+		return err
+	}
+	if environ, err := os.ReadFile("/proc/self/environ"); err != nil || bytes.Contains(environ, []byte(shim.Variable)) {
+		return fmt.Errorf("the environment is still there: %w", err)
+	}
+	return nil
 }
 
 // forever is a script that reports that it runs, and ends when it is asked to.

@@ -55,7 +55,6 @@ type Runtime struct {
 
 // A run is a run that is followed until it ends.
 type run struct {
-	env   []string      // nil: an earlier process started it
 	begun chan struct{} // closed when the command runs or has ended
 	over  chan struct{} // closed when nothing of it is left
 	once  sync.Once
@@ -158,7 +157,7 @@ func (r *Runtime) container(ctx context.Context, id podruntime.ContainerID) (pod
 		err = r.awaitEnd(ctx, id)
 	case st.MayHaveStarted:
 		c.State = podruntime.ContainerRunning
-		_, err = r.follow(id, nil)
+		_, err = r.follow(id)
 	}
 	return c, err
 }
@@ -166,7 +165,7 @@ func (r *Runtime) container(ctx context.Context, id podruntime.ContainerID) (pod
 // awaitBegin waits for the shim of a run that has not started its command: it does so
 // at once, or ends. A run without a shim is never started.
 func (r *Runtime) awaitBegin(ctx context.Context, id podruntime.ContainerID) (shim.Status, error) {
-	followed, err := r.follow(id, nil)
+	followed, err := r.follow(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return shim.Status{}, nil
 	}
@@ -189,7 +188,7 @@ func (r *Runtime) awaitEnd(ctx context.Context, id podruntime.ContainerID) error
 	if ended {
 		return nil
 	}
-	followed, err := r.follow(id, nil)
+	followed, err := r.follow(id)
 	if err != nil {
 		return err
 	}
@@ -211,7 +210,7 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 	if !st.MayHaveStarted {
 		followed, err = r.fork(ctx, spec)
 	} else if st.Exit == nil {
-		followed, err = r.follow(spec.ID, nil)
+		followed, err = r.follow(spec.ID)
 	}
 	if err != nil || followed == nil {
 		return err
@@ -251,7 +250,7 @@ func (r *Runtime) fork(ctx context.Context, spec podruntime.ContainerSpec) (*run
 	env := environ(spec.Environment.Strings(), spec.Hostname, root)
 	// The run is known before its FIFO exists: List would follow it, too, and only
 	// one reader of a FIFO learns that the command runs.
-	followed := newRun(env)
+	followed := newRun()
 	r.mu.Lock()
 	r.runs[spec.ID] = followed
 	r.mu.Unlock()
@@ -291,7 +290,7 @@ func (r *Runtime) execute(dir string, rec runRecord, c shim.Command) (*shim.Run,
 
 // follow returns the run of an ID and follows it until it ends. The run is opened if
 // it is not followed; the error is fs.ErrNotExist if there is none.
-func (r *Runtime) follow(id podruntime.ContainerID, env []string) (*run, error) {
+func (r *Runtime) follow(id podruntime.ContainerID) (*run, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if followed, ok := r.runs[id]; ok {
@@ -301,14 +300,14 @@ func (r *Runtime) follow(id podruntime.ContainerID, env []string) (*run, error) 
 	if err != nil {
 		return nil, err
 	}
-	followed := newRun(env)
+	followed := newRun()
 	r.add(id, followed, opened)
 	return followed, nil
 }
 
 // newRun returns a run that is not followed yet.
-func newRun(env []string) *run {
-	return &run{env: env, begun: make(chan struct{}), over: make(chan struct{})}
+func newRun() *run {
+	return &run{begun: make(chan struct{}), over: make(chan struct{})}
 }
 
 // finish ends the life of a run of which nothing is left.
@@ -477,7 +476,7 @@ const maxOutput = 1024
 // container, and ends with this process.
 func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command []string) (result podruntime.ExecResult, err error) {
 	r.mu.Lock()
-	followed := r.runs[id]
+	followed := r.runs[id] != nil
 	r.mu.Unlock()
 	st, err := shim.Read(r.dir(id))
 	if err != nil {
@@ -487,14 +486,12 @@ func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command [
 	if _, err := record.Read(filepath.Join(r.dir(id), "run.json"), &rec); err != nil {
 		return result, err
 	}
-	if followed == nil || st.Running == nil || st.Exit != nil {
+	if !followed || st.Running == nil || st.Exit != nil {
 		return result, fmt.Errorf("%v does not run", id)
 	}
-	env := followed.env
-	if env == nil {
-		if env, err = shim.Environ(ctx, st.Running.PID); err != nil {
-			return result, err
-		}
+	env, err := shim.Environ(r.dir(id), st.Running.PID)
+	if err != nil {
+		return result, err
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(r.dir(id)), execPrefix)
 	if err != nil {

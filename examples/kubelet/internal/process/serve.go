@@ -32,14 +32,14 @@ import (
 // An Instance is a run of a container, as the server of the node sees it.
 type Instance struct {
 	dir, log, work string
-	env            []string
+	pid            int
 	running        bool
 	inputOnce      bool // its input ends with the first client that attaches
 }
 
 // Find returns the newest run of a container, or the run before it. Its errors
 // have HTTP statuses.
-func (r *Runtime) Find(ctx context.Context, pod types.UID, name string, previous bool) (Instance, error) {
+func (r *Runtime) Find(pod types.UID, name string, previous bool) (Instance, error) {
 	entries, err := os.ReadDir(r.cfg.Root.containers(string(pod), name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Instance{}, err
@@ -70,9 +70,8 @@ func (r *Runtime) Find(ctx context.Context, pod types.UID, name string, previous
 	if _, err := record.Read(filepath.Join(found.dir, "run.json"), &rec); err != nil {
 		return found, err
 	}
-	found.work, found.inputOnce, found.running = rec.Dir, rec.StdinOnce, true
-	found.env, err = shim.Environ(ctx, st.Running.PID)
-	return found, err
+	found.work, found.inputOnce, found.running, found.pid = rec.Dir, rec.StdinOnce, true, st.Running.PID
+	return found, nil
 }
 
 // Log opens the output of the run.
@@ -177,11 +176,15 @@ func (i Instance) Exec(ctx context.Context, command []string, s IO) error {
 	if !i.running {
 		return apierrors.NewBadRequest("the container is not running")
 	}
+	env, err := shim.Environ(i.dir, i.pid)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Dir, cmd.Env = i.work, i.env
-	if path, err := lookPath(command[0], i.env); err == nil {
+	cmd.Dir, cmd.Env = i.work, env
+	if path, err := lookPath(command[0], env); err == nil {
 		cmd.Path, cmd.Err = path, nil
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}

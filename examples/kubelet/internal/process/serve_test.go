@@ -6,6 +6,8 @@
 package process
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +23,7 @@ import (
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
 // entry returns a log entry of a second of 2026.
@@ -68,7 +71,7 @@ func TestAFollowedLogEndsWithTheRun(t *testing.T) {
 // Attach is sent when it has returned.
 func (r *rig) attach(ref podsync.Ref, container string, s IO) (stdin io.WriteCloser, stdout io.Reader, ended <-chan error) {
 	r.Helper()
-	run, err := r.runtime.Find(r.Context(), ref.UID, container, false)
+	run, err := r.runtime.Find(ref.UID, container, false)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -82,6 +85,48 @@ func (r *rig) attach(ref podsync.Ref, container string, s IO) (stdin io.WriteClo
 		done <- err
 	}()
 	return stdin, stdout, done
+}
+
+// TestAProgramThatSetsItsTitle: its logs and commands waited without limit, and so did
+// probes after a restart of the kubelet, which killed the container.
+func TestAProgramThatSetsItsTitle(t *testing.T) {
+	r := newRig(t)
+	c := r.container("c", "")
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Command = []string{program}
+	c.Env = append(c.Env, corev1.EnvVar{Name: titled, Value: "1"}, corev1.EnvVar{Name: "WORD", Value: "word"})
+	ref := r.begin(newPod(corev1.RestartPolicyNever, c))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	command := []string{"sh", "-c", "echo $WORD"}
+	for range 2 {
+		r.await(ref, "it to run", allRunning)
+		run, err := r.runtime.Find(ref.UID, "c", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader, err := run.Log(crilog.Options{Tail: -1, Follow: true, Ended: run.Over})
+		if err != nil {
+			t.Fatal(err)
+		}
+		title := make([]byte, len("<nil>\n"))
+		if _, err := io.ReadFull(reader, title); err != nil || string(title) != "<nil>\n" {
+			t.Errorf("it has no title: %q, %v", title, err)
+		}
+		_ = reader.Close()
+		var out bytes.Buffer
+		if err := run.Exec(ctx, command, IO{Stdout: &out}); err != nil || out.String() != "word\n" {
+			t.Errorf("exec printed %q, %v", &out, err)
+		}
+		result, err := r.runtime.Exec(ctx, podruntime.ContainerID{Pod: ref.UID, Name: "c"}, command)
+		if err != nil || string(result.Output) != "word\n" {
+			t.Errorf("a probe printed %q, %v", result.Output, err)
+		}
+		r.restart()
+	}
 }
 
 func TestAttachHasATerminalThatIsResized(t *testing.T) {

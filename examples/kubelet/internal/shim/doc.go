@@ -14,6 +14,9 @@
 // stream of each line (package crilog), and closes the log before it writes the exit
 // code. A command can have an input ([Input]) and a terminal.
 //
+// The shim keeps what it was told to run in a file in memory, not on the disk, since the
+// environment may hold secrets. [Environ] reads it there.
+//
 // A run is a directory. Its files, in the order of its life:
 //
 //	alive         a FIFO that only the shim writes to: end of file means that it is dead

@@ -7,6 +7,7 @@ package shim
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -49,26 +50,23 @@ func sweep(ctx context.Context, dir string) error {
 	}
 }
 
-// Environ returns the environment of a running command, by its process number. It
-// is for a command that an earlier process started: the environment is not stored,
-// because it may hold secrets.
-func Environ(ctx context.Context, pid int) ([]string, error) {
-	for {
-		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-		if err != nil {
-			return nil, err
-		}
-		// A process has none for a moment while it executes another program.
-		env := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
-		if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, Variable+"=") }) {
-			return env, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("process %d does not show its environment: %w", pid, ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
+// Environ returns the variables that the command of the run in a folder was started
+// with, by the command's process number. Its shim has them. The command itself may have
+// written over its own: programs such as nginx put their title there.
+func Environ(dir string, pid int) ([]string, error) {
+	st, _ := readStat(pid)
+	shim := filepath.Join("/proc", strconv.Itoa(st.parent))
+	environ, err := os.ReadFile(filepath.Join(shim, "environ"))
+	if err != nil || !slices.Contains(strings.Split(string(environ), "\x00"), Variable+"="+dir) {
+		return nil, fmt.Errorf("process %d is not the command of a run", pid) // it has ended
 	}
+	text, err := os.ReadFile(filepath.Join(shim, "fd", strconv.Itoa(commandFD)))
+	if err != nil {
+		return nil, err
+	}
+	var c Command
+	err = json.Unmarshal(text, &c)
+	return c.Env, err
 }
 
 // Processes returns the numbers of all processes, shims included, that belong to

@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kubewright/kubewright/internal/record"
 )
 
@@ -40,29 +42,15 @@ type Run struct {
 func Start(dir string, c Command) (*Run, error) {
 	c.Env = slices.DeleteFunc(slices.Clone(c.Env), func(v string) bool { return strings.HasPrefix(v, Variable+"=") })
 	c.Env = append(c.Env, Variable+"="+dir)
-	input, err := json.Marshal(c)
-	if err != nil {
-		return nil, err
-	}
-	r, err := fork(dir, c.Bound, c.Stdin)
+	r, err := fork(dir, c)
 	if err != nil {
 		return nil, fmt.Errorf("start a shim: %w", err)
 	}
-	// The command goes through a pipe and not to the disk: its environment may
-	// hold secrets. A shim that reads half of it, because this process died,
-	// ends without having started anything.
-	if _, err := r.stdin.Write(input); err != nil && !errors.Is(err, syscall.EPIPE) {
-		return nil, errors.Join(err, r.stdin.Close(), r.Close())
-	}
-	if !c.Bound {
-		err = r.stdin.Close()
-		r.stdin = nil
-	}
-	return r, err
+	return r, nil
 }
 
 // fork makes the FIFOs of a run and the shim that holds them.
-func fork(dir string, bound, stdin bool) (_ *Run, err error) {
+func fork(dir string, c Command) (_ *Run, err error) {
 	var files []*os.File // closed here, whatever happens; the shim has copies
 	defer func() {
 		for _, f := range files {
@@ -80,7 +68,7 @@ func fork(dir string, bound, stdin bool) (_ *Run, err error) {
 		return f
 	}
 	fifos := []string{aliveFile, controlFile}
-	if stdin {
+	if c.Stdin {
 		fifos = append(fifos, inputFile)
 	}
 	for _, name := range fifos {
@@ -98,29 +86,53 @@ func fork(dir string, bound, stdin bool) (_ *Run, err error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	from, to, err := os.Pipe()
+	command, err := inMemory(c)
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	files = append(files, from)
-	r.stdin = to
+	files = append(files, command)
 	r.cmd = &exec.Cmd{
 		Path:       "/proc/self/exe", // also after an upgrade has replaced the file
 		Args:       []string{Name, dir},
 		Dir:        "/",
 		Env:        []string{"GOMAXPROCS=1", Variable + "=" + dir},
-		Stdin:      from,
 		Stdout:     output,
 		Stderr:     output,
-		ExtraFiles: []*os.File{alive, control},
+		ExtraFiles: []*os.File{alive, control, command}, // aliveFD, controlFD, commandFD
 		// Signals for the kubelet's process group, as from a terminal, are not
 		// for its pods.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
+	if c.Bound {
+		from, to, err := os.Pipe()
+		if err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
+		files = append(files, from)
+		r.cmd.Stdin, r.stdin = from, to
+	}
 	if err := r.cmd.Start(); err != nil {
-		return nil, errors.Join(err, to.Close(), r.Close())
+		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+// inMemory returns a file with a command that is not on the disk, because the
+// environment may hold secrets. The shim keeps it open, for Environ.
+func inMemory(c Command) (*os.File, error) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("command", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "command")
+	if _, err := f.WriteAt(text, 0); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // Open returns the run in a folder, which an earlier process may have started.

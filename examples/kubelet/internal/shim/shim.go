@@ -44,14 +44,22 @@ func Main() {
 	os.Exit(0)
 }
 
+// The files that a shim is started with.
+const (
+	aliveFD   = 3
+	controlFD = 4
+	commandFD = 5
+)
+
 // prSetChildSubreaper is PR_SET_CHILD_SUBREAPER of prctl(2).
 const prSetChildSubreaper = 36
 
 // reaper is a shim at work. All of it is one goroutine, so that a process is
 // never signalled after it was reaped, when its number may be another's.
 type reaper struct {
-	dir   string
-	alive *os.File
+	dir     string
+	alive   *os.File
+	command *os.File // is read by Environ, too
 
 	pid      int // the command, which leads its process group
 	log      *logger
@@ -71,8 +79,8 @@ type reaper struct {
 const retryWrite = 500 * time.Millisecond
 
 func run(dir string) error {
-	s := &reaper{dir: dir, alive: os.NewFile(3, aliveFile)}
-	control := os.NewFile(4, controlFile)
+	s := &reaper{dir: dir, alive: os.NewFile(aliveFD, aliveFile), command: os.NewFile(commandFD, "command")}
+	control := os.NewFile(controlFD, controlFile)
 	if err := keepFiles(); err != nil {
 		return err
 	}
@@ -88,8 +96,8 @@ func run(dir string) error {
 	signal.Notify(died, syscall.SIGCHLD)
 
 	var c Command
-	if err := json.NewDecoder(os.Stdin).Decode(&c); err != nil {
-		return fmt.Errorf("no command: %w", err) // the kubelet died
+	if err := json.NewDecoder(s.command).Decode(&c); err != nil {
+		return fmt.Errorf("no command: %w", err)
 	}
 	if err := s.start(c); err != nil {
 		return err

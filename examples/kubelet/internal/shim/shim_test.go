@@ -409,24 +409,6 @@ func TestBoundCommandEndsWithItsStarter(t *testing.T) {
 	r.gone(pid)
 }
 
-func TestStarterDiesBeforeTheCommandIsKnown(t *testing.T) {
-	r := newRig(t)
-	run, err := fork(r.dir, false, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := run.stdin.WriteString(`{"Args":["tou`); err != nil {
-		t.Fatal(err)
-	}
-	if err := run.stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
-	run.stdin = nil
-	if status := r.follow(run); status.MayHaveStarted {
-		t.Errorf("the run may have started: %+v", status)
-	}
-}
-
 func TestFollowEndsWithItsContext(t *testing.T) {
 	r := newRig(t)
 	run := r.start(r.command(`echo > $PIPE; exec sleep 1000`))
