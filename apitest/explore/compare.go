@@ -5,6 +5,7 @@ package explore
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -32,7 +33,7 @@ const editedKey = "explore.test/edited"
 // normalized returns the objects of the server in a form that can be compared between
 // runs, by "Kind ns/name". Objects with generated names are collected under the prefix.
 func normalized(s *apitest.Server, ignore []string) map[string]any {
-	n := &normalizer{names: map[string]string{}, owners: map[string]string{}, ignore: ignore}
+	n := &normalizer{general: map[string]string{}, owners: map[string]string{}, ignore: ignore}
 	objects := s.Objects()
 	for _, obj := range objects {
 		m, err := meta.Accessor(obj)
@@ -40,9 +41,10 @@ func normalized(s *apitest.Server, ignore []string) map[string]any {
 			continue
 		}
 		if prefix := m.GetGenerateName(); prefix != "" && strings.HasPrefix(m.GetName(), prefix) {
-			n.names[m.GetName()] = prefix + "*"
+			n.general[m.GetName()] = prefix + "*"
 		}
 	}
+	n.names = slices.SortedFunc(maps.Keys(n.general), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	for _, obj := range objects {
 		if m, err := meta.Accessor(obj); err == nil {
 			n.owners[string(m.GetUID())] = "UID of " + n.text(objectName(obj))
@@ -66,7 +68,7 @@ func normalized(s *apitest.Server, ignore []string) map[string]any {
 		}
 		n.generation = m.GetGeneration()
 		v := n.value(kind, "", content)
-		if _, ok := n.names[m.GetName()]; ok {
+		if _, ok := n.general[m.GetName()]; ok {
 			key := n.text(name)
 			generated[key] = append(generated[key], v)
 		} else {
@@ -91,7 +93,8 @@ func encode(v any) []byte {
 }
 
 type normalizer struct {
-	names      map[string]string // generated names
+	general    map[string]string // generated names, and what replaces them
+	names      []string          // the same names; one that begins with another comes before it
 	owners     map[string]string // UIDs of objects that exist
 	ignore     []string
 	generation int64 // of the object
@@ -106,10 +109,8 @@ func (n *normalizer) text(s string) string {
 		}
 		return "UID"
 	})
-	for name, general := range n.names {
-		if strings.Contains(s, name) {
-			s = strings.ReplaceAll(s, name, general)
-		}
+	for _, name := range n.names {
+		s = strings.ReplaceAll(s, name, n.general[name])
 	}
 	return s
 }
@@ -136,6 +137,7 @@ func (n *normalizer) value(kind, path string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		out := map[string]any{}
+		same := map[string][]any{} // the values of keys that differ only in such a text
 		for key, field := range v {
 			below := strings.TrimPrefix(path+"."+key, ".")
 			if n.ignored(kind, below) {
@@ -152,7 +154,15 @@ func (n *normalizer) value(kind, path string, v any) any {
 				}
 			}
 			if x := n.value(kind, below, field); x != nil {
-				out[n.text(key)] = x
+				key = n.text(key)
+				same[key] = append(same[key], x)
+			}
+		}
+		for key, values := range same {
+			slices.SortFunc(values, func(a, b any) int { return bytes.Compare(encode(a), encode(b)) })
+			out[key] = values[0]
+			for i, x := range values[1:] {
+				out[fmt.Sprintf("%s (%d of them)", key, i+2)] = x
 			}
 		}
 		if len(out) == 0 {

@@ -4,7 +4,9 @@
 package explore
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,29 +86,52 @@ func TestDifferences(t *testing.T) {
 		}
 		return all
 	}
+	// A job with a generated name, and pods with names that are generated from that name.
+	job := func(name string, pods ...string) (all []metav1.Object) {
+		keys := map[string]string{}
+		for i, n := range append([]string{""}, pods...) {
+			m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, GenerateName: "job-"}}
+			if n != "" {
+				m.Name, m.GenerateName = name+"-"+n, name+"-"
+				keys[m.Name] = strconv.Itoa(i)
+			}
+			all = append(all, m)
+		}
+		return append(all, config("pods", keys, nil)...)
+	}
+	uids := func(numbers ...int) map[string]string {
+		keys := map[string]string{}
+		for i, n := range numbers {
+			keys[fmt.Sprintf("00000000-1111-2222-3333-%012d", n)] = strconv.Itoa(i)
+		}
+		return keys
+	}
 	for name, c := range map[string]struct {
 		x, y   []metav1.Object
 		ignore []string
 		want   string // a part of the first difference; empty means none
 	}{
-		"the same":           {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "v"}, nil), nil, ""},
-		"a value":            {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), nil, `ConfigMap default/a .data.k: "w", in the reference "v"`},
-		"a key more":         {config("a", nil, nil), config("a", map[string]string{"k": "w"}, nil), nil, ".data"},
-		"missing":            {config("a", nil, nil), nil, nil, "does not exist"},
-		"one more":           {nil, config("a", nil, nil), nil, "exists, but not in the reference"},
-		"ignored":            {config("a", map[string]string{"x.y/k": "v"}, nil), config("a", map[string]string{"x.y/k": "w"}, nil), []string{"ConfigMap.data.x.y/k"}, ""},
-		"ignored everywhere": {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), []string{"*.data.k"}, ""},
-		"another's ignored":  {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), []string{"Pod.data.k"}, ".data.k"},
-		"an ignored kind":    {config("a", nil, nil), pod("A"), []string{"ConfigMap", "Pod"}, ""},
-		"a time in a text":   {config("a", map[string]string{"k": "at 2001-01-01T00:00:00Z"}, nil), config("a", map[string]string{"k": "at 2002-02-02T00:00:00.5Z"}, nil), nil, ""},
-		"the same owner":     {config("a", nil, owned("")), config("a", nil, owned("")), nil, ""},
-		"another owner":      {config("a", nil, owned("")), config("a", nil, owned("x")), nil, ".metadata.ownerReferences"},
-		"generated names":    {generated("abc", "def"), generated("xyz", "uvw"), nil, ""},
-		"one generated more": {generated("abc"), generated("xyz", "uvw"), nil, "ConfigMap default/g-* (2 of them): exists, but not in the reference"},
-		"lease times":        {lease(now, "a", 1), lease(later, "a", 7), nil, ""},
-		"lease holder":       {lease(now, "a", 1), lease(now, "b", 1), nil, ".spec.holderIdentity"},
-		"order of a map":     {pod("A", "B"), pod("B", "A"), nil, ""},
-		"a condition less":   {pod("A", "B"), pod("B"), nil, ".status.conditions"},
+		"the same":                             {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "v"}, nil), nil, ""},
+		"a value":                              {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), nil, `ConfigMap default/a .data.k: "w", in the reference "v"`},
+		"a key more":                           {config("a", nil, nil), config("a", map[string]string{"k": "w"}, nil), nil, ".data"},
+		"missing":                              {config("a", nil, nil), nil, nil, "does not exist"},
+		"one more":                             {nil, config("a", nil, nil), nil, "exists, but not in the reference"},
+		"ignored":                              {config("a", map[string]string{"x.y/k": "v"}, nil), config("a", map[string]string{"x.y/k": "w"}, nil), []string{"ConfigMap.data.x.y/k"}, ""},
+		"ignored everywhere":                   {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), []string{"*.data.k"}, ""},
+		"another's ignored":                    {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), []string{"Pod.data.k"}, ".data.k"},
+		"an ignored kind":                      {config("a", nil, nil), pod("A"), []string{"ConfigMap", "Pod"}, ""},
+		"a time in a text":                     {config("a", map[string]string{"k": "at 2001-01-01T00:00:00Z"}, nil), config("a", map[string]string{"k": "at 2002-02-02T00:00:00.5Z"}, nil), nil, ""},
+		"the same owner":                       {config("a", nil, owned("")), config("a", nil, owned("")), nil, ""},
+		"another owner":                        {config("a", nil, owned("")), config("a", nil, owned("x")), nil, ".metadata.ownerReferences"},
+		"generated names":                      {generated("abc", "def"), generated("xyz", "uvw"), nil, ""},
+		"one generated more":                   {generated("abc"), generated("xyz", "uvw"), nil, "ConfigMap default/g-* (2 of them): exists, but not in the reference"},
+		"names generated from generated names": {job("job-abc", "a", "b", "c", "d", "e", "f", "g", "h"), job("job-xyz", "s", "t", "u", "v", "w", "x", "y", "z"), nil, ""},
+		"UIDs as keys":                         {config("a", uids(1, 2, 3, 4, 5, 6), nil), config("a", uids(9, 8, 7, 6, 5, 4), nil), nil, ""},
+		"one UID more":                         {config("a", uids(1), nil), config("a", uids(1, 2), nil), nil, "ConfigMap default/a .data.UID (2 of them)"},
+		"lease times":                          {lease(now, "a", 1), lease(later, "a", 7), nil, ""},
+		"lease holder":                         {lease(now, "a", 1), lease(now, "b", 1), nil, ".spec.holderIdentity"},
+		"order of a map":                       {pod("A", "B"), pod("B", "A"), nil, ""},
+		"a condition less":                     {pod("A", "B"), pod("B"), nil, ".status.conditions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ends(t, c.ignore, c.x, c.y)
