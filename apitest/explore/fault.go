@@ -20,7 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -280,18 +282,41 @@ func (x *exchange) target() (dynamic.ResourceInterface, *unstructured.Unstructur
 			break
 		}
 		u := &unstructured.Unstructured{Object: content}
-		gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind())
-		client, err := dynamic.NewForConfig(x.w.Server.Config(apitest.User{}))
+		client, err := x.client(u.GroupVersionKind(), u.GetNamespace())
 		if err != nil {
-			break
+			x.w.problem("no client for %s: %v", x.object, err)
+			return nil, nil, false
 		}
-		if u.GetNamespace() == "" {
-			return client.Resource(gvr), u, true
-		}
-		return client.Resource(gvr).Namespace(u.GetNamespace()), u, true
+		return client, u, true
 	}
 	x.w.note("there is no %s", x.object)
 	return nil, nil, false
+}
+
+// client returns a client for the resource that has the kind in the catalog of the server.
+func (x *exchange) client(gvk schema.GroupVersionKind, namespace string) (dynamic.ResourceInterface, error) {
+	config := x.w.Server.Config(apitest.User{})
+	catalog, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	list, err := catalog.ServerResourcesForGroupVersion(gvk.GroupVersion().String())
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == gvk.Kind && !strings.Contains(r.Name, "/") })
+	if at < 0 {
+		return nil, fmt.Errorf("%v has no resource", gvk)
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	resource := client.Resource(gvk.GroupVersion().WithResource(list.APIResources[at].Name))
+	if namespace == "" {
+		return resource, nil
+	}
+	return resource.Namespace(namespace), nil
 }
 
 // edit annotates the object without the admission of the server, which would add fields

@@ -18,6 +18,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
@@ -541,6 +543,43 @@ func TestCrashOfAProgram(t *testing.T) {
 	}
 	if !strings.Contains(report.Findings[0].Story, "-- p crashes") {
 		t.Errorf("%s", report.Findings[0].Story)
+	}
+}
+
+// An object is deleted also if the resource of its kind can't be guessed.
+func TestObjectsOfOwnKindsAreDeleted(t *testing.T) {
+	gateway := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gateway"}
+	cfg := only("delete", "recreate")
+	cfg.Options.Kinds = []apitest.Kind{{GroupVersionKind: gateway, Resource: "gateways"}}
+	report := explore.Find(t, cfg, func(w *explore.World) explore.Scenario {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(gateway)
+		u.SetNamespace("default")
+		u.SetName("g")
+		uid := w.Server.Put(u).(*unstructured.Unstructured).GetUID()
+		return explore.Scenario{
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				_ = create(ctx, p, "a")
+				<-ctx.Done()
+				return nil
+			}}},
+			Steps: []explore.Step{{Name: "a", Until: has(w, "a")}},
+			Always: []explore.Invariant{{Name: "the gateway", Holds: func() error {
+				for _, obj := range w.Server.Objects() {
+					if u, ok := obj.(*unstructured.Unstructured); ok {
+						if u.GetUID() != uid {
+							return errors.New("another gateway")
+						}
+						return nil
+					}
+				}
+				return errors.New("no gateway")
+			}}},
+		}
+	})
+	want := []string{"delete Gateway default/g @ p: create configmaps default/a #1", "recreate Gateway default/g @ p: create configmaps default/a #1"}
+	if got := plans(report); !slices.Equal(got, want) {
+		t.Errorf("%d plans, findings %q, want %q", report.Plans, got, want)
 	}
 }
 
