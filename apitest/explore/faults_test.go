@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -207,6 +209,71 @@ func TestDirectoryIsThatOfTheCrash(t *testing.T) {
 	if len(report.Findings) > 0 || report.Plans != 1 {
 		t.Errorf("%d plans, %+v", report.Plans, report.Findings)
 	}
+}
+
+// The files of the next process have their modes, times and types.
+func TestDirectoryHasTheModesOfTheCrash(t *testing.T) {
+	report := explore.Find(t, only("crash after"), func(w *explore.World) explore.Scenario {
+		old := time.Unix(1e9, 0)
+		var mu sync.Mutex
+		var wrong error
+		return explore.Scenario{
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				dir, err := p.Dir()
+				if err != nil {
+					return err
+				}
+				key, secret := filepath.Join(dir, "secret", "key"), filepath.Join(dir, "secret")
+				link, socket := filepath.Join(dir, "link"), filepath.Join(dir, "socket")
+				if p.Start > 0 {
+					mu.Lock()
+					defer mu.Unlock()
+					wrong = errors.Join(is(secret, fs.ModeDir|0o710), is(key, 0o640), is(link, fs.ModeSymlink), is(socket, fs.ModeSocket))
+					if to, err := os.Readlink(link); err != nil || to != key {
+						wrong = errors.Join(wrong, fmt.Errorf("the link is to %q, %v", to, err))
+					}
+					if info, err := os.Stat(key); err != nil || !info.ModTime().Equal(old) {
+						wrong = errors.Join(wrong, fmt.Errorf("the time of the file is not kept, %v", err))
+					}
+					if _, err := net.Listen("unix", socket); err == nil {
+						wrong = errors.Join(wrong, errors.New("the old socket is gone"))
+					}
+					return nil
+				}
+				l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+				if err != nil {
+					return err
+				}
+				defer l.Close()
+				if err := errors.Join(os.Mkdir(secret, 0o700), os.WriteFile(key, nil, 0o600), os.Symlink(key, link),
+					os.Chmod(secret, 0o710), os.Chmod(key, 0o640), os.Chtimes(key, old, old)); err != nil {
+					return err
+				}
+				return loop(ctx, func() error { return create(ctx, p, "a") })
+			}}},
+			Steps: []explore.Step{{Name: "a", Until: has(w, "a")}},
+			Finally: func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				return wrong
+			},
+		}
+	})
+	if len(report.Findings) > 0 || report.Plans != 1 {
+		t.Errorf("%d plans, %+v", report.Plans, report.Findings)
+	}
+}
+
+// is returns an error if a file does not have a type, and the permissions if mode has any.
+func is(file string, mode fs.FileMode) error {
+	info, err := os.Lstat(file)
+	if err != nil {
+		return err
+	}
+	if got := info.Mode(); got.Type() != mode.Type() || mode.Perm() != 0 && got.Perm() != mode.Perm() {
+		return fmt.Errorf("%s has mode %v, want %v", filepath.Base(file), got, mode)
+	}
+	return nil
 }
 
 // Each kind of finding is reported with its plan, by a child process.

@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -147,12 +145,12 @@ func (p *Process) crash() {
 	if p.lane.dir != "" {
 		dir, err := w.newDir()
 		if err == nil {
-			err = os.CopyFS(filepath.Join(dir, "copy"), os.DirFS(p.lane.dir))
+			err = copyTree(p.lane.dir, dir, "")
 		}
 		if err != nil {
 			w.problem("can't copy the directory of %s: %v", p.lane.name, err)
 		}
-		p.lane.dir = filepath.Join(dir, "copy")
+		p.lane.dir = dir
 	}
 	w.files.Unlock()
 	p.mu.Lock()
