@@ -182,6 +182,20 @@ var podStatusCases = []scenario{
 		state("on-failure", running, 200)
 		state("on-failure", ended(0), 200)
 		state("on-failure", running, 422)
+		// Init containers that have ended stay so, unless they are sidecars, and ephemeral containers do.
+		c.quiet("POST", podsPath, pod("never", "n-pods", specOf("restartPolicy", "Never"), specOf("initContainers", []any{
+			object{"name": "side", "image": "i:1", "restartPolicy": "Always"}, object{"name": "init", "image": "i:1"}})), 201)
+		other := func(list, name string, state object, code int) {
+			c.Helper()
+			c.do(req{Method: "PATCH", Path: podsPath + "/never/status", Type: strategicPatch, Code: code, quiet: true, Body: object{"status": object{list: []any{
+				object{"name": name, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}}}}})
+		}
+		other("initContainerStatuses", "side", ended(1), 200)
+		other("initContainerStatuses", "side", running, 200)
+		other("initContainerStatuses", "init", ended(1), 200)
+		other("initContainerStatuses", "init", running, 422)
+		other("ephemeralContainerStatuses", "debug", ended(0), 200)
+		other("ephemeralContainerStatuses", "debug", running, 422)
 	}},
 }
 

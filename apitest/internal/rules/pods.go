@@ -556,7 +556,16 @@ func validatePodStatus(w *Write, p, o *corev1.Pod) (errs field.ErrorList) {
 	if n := p.Status.NominatedNodeName; n != "" && n != o.Status.NominatedNodeName && o.Spec.NodeName != "" && w.Minor >= 35 {
 		errs = append(errs, field.Forbidden(path.Child("nominatedNodeName"), "may not be set on pods that are already bound to a node"))
 	}
-	errs = append(errs, validateTransition(p.Status.ContainerStatuses, o.Status.ContainerStatuses, &o.Spec, path.Child("containerStatuses"))...)
+	all := w.Minor >= 36 && mayRestartAll(&o.Spec)
+	may := func(containers []corev1.Container) func(corev1.ContainerStatus) bool {
+		return func(was corev1.ContainerStatus) bool {
+			return all || mayRestart(&o.Spec, containers, was.Name, was.State.Terminated.ExitCode)
+		}
+	}
+	never := func(corev1.ContainerStatus) bool { return false }
+	errs = append(errs, validateTransition(p.Status.ContainerStatuses, o.Status.ContainerStatuses, may(o.Spec.Containers), path.Child("containerStatuses"))...)
+	errs = append(errs, validateTransition(p.Status.InitContainerStatuses, o.Status.InitContainerStatuses, may(o.Spec.InitContainers), path.Child("initContainerStatuses"))...)
+	errs = append(errs, validateTransition(p.Status.EphemeralContainerStatuses, o.Status.EphemeralContainerStatuses, never, path.Child("ephemeralContainerStatuses"))...)
 	families := map[bool]bool{}
 	for i, ip := range p.Status.PodIPs {
 		at := path.Child("podIPs").Index(i)
@@ -583,13 +592,13 @@ func internalIPs(ips []corev1.PodIP) (out []struct{ IP string }) {
 }
 
 // validateTransition rejects the restart of a container that must not restart.
-func validateTransition(s, o []corev1.ContainerStatus, spec *corev1.PodSpec, path *field.Path) (errs field.ErrorList) {
+func validateTransition(s, o []corev1.ContainerStatus, may func(was corev1.ContainerStatus) bool, path *field.Path) (errs field.ErrorList) {
 	for i, was := range o {
 		if was.State.Terminated == nil {
 			continue
 		}
 		for _, now := range s {
-			if now.Name == was.Name && now.State.Terminated == nil && !mayRestart(spec, was.Name, was.State.Terminated.ExitCode) {
+			if now.Name == was.Name && now.State.Terminated == nil && !may(was) {
 				errs = append(errs, field.Forbidden(path.Index(i).Child("state"), "may not be transitioned to non-terminated state"))
 			}
 		}
@@ -597,11 +606,20 @@ func validateTransition(s, o []corev1.ContainerStatus, spec *corev1.PodSpec, pat
 	return errs
 }
 
-// mayRestart reports whether a container that ended with code restarts, by its
-// own policy and rules or by those of the pod.
-func mayRestart(spec *corev1.PodSpec, name string, code int32) bool {
+// mayRestartAll reports whether a rule of a container can restart all containers.
+func mayRestartAll(spec *corev1.PodSpec) bool {
+	return slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
+			return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+		})
+	})
+}
+
+// mayRestart reports whether the one of containers that ended with code restarts, by its
+// own policy and rules or by the policy of the pod.
+func mayRestart(spec *corev1.PodSpec, containers []corev1.Container, name string, code int32) bool {
 	policy := spec.RestartPolicy
-	for _, c := range spec.Containers {
+	for _, c := range containers {
 		if c.Name != name {
 			continue
 		}
