@@ -133,7 +133,8 @@ func newOf[T runtime.Object]() T {
 }
 
 // CollectGarbage runs the garbage collector once. It deletes every object whose
-// owners are all gone, by kind, name and UID, and completes deletions with the
-// Foreground and Orphan policies. It returns the deleted objects as
-// "resource/namespace/name". Owners of unknown kinds count as existing.
+// owners are all gone, by kind, name and UID, removes references to owners that are
+// gone if another one is left, and completes deletions with the Foreground and Orphan
+// policies. It returns the deleted objects as "resource/namespace/name". Owners of
+// unknown kinds count as existing.
 func (s *Server) CollectGarbage() (deleted []string) { return s.core.CollectGarbage() }

@@ -73,3 +73,66 @@ func testPropagation(t *testing.T) {
 		}
 	}
 }
+
+// An object that has another owner is kept, without the reference to the one that is gone.
+func TestAnotherOwnerKeepsAnObject(t *testing.T) { bubble(testAnotherOwner)(t) }
+
+func testAnotherOwner(t *testing.T) {
+	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationForeground, metav1.DeletePropagationBackground} {
+		s := apitest.New(apitest.Options{})
+		put := func(name string, refs ...metav1.OwnerReference) metav1.OwnerReference {
+			m := s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", OwnerReferences: refs}})
+			return metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: m.(*corev1.ConfigMap).UID, BlockOwnerDeletion: new(true)}
+		}
+		a, b := put("a"), put("b")
+		put("shared", a, b)
+		maps := s.Client(apitest.User{}).CoreV1().ConfigMaps("default")
+		left := func() (names []string) {
+			for _, m := range apitest.List[*corev1.ConfigMap](s, "default") {
+				for _, ref := range m.OwnerReferences {
+					names = append(names, ref.Name+" owns")
+				}
+				names = append(names, m.Name)
+			}
+			return names
+		}
+		if err := maps.Delete(t.Context(), "a", metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.CollectGarbage(); len(got) > 0 {
+			t.Errorf("%s: collected %q", policy, got)
+		}
+		if got := fmt.Sprint(left()); got != "[b b owns shared]" {
+			t.Errorf("%s: left %s", policy, got)
+		}
+		if err := maps.Delete(t.Context(), "b", metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(s.CollectGarbage(), left()); got != "[configmaps/default/shared] []" {
+			t.Errorf("%s: collected and left %s", policy, got)
+		}
+	}
+}
+
+// With Foreground, dependents hold up the deletion only if their reference says so.
+func TestOnlyBlockingDependentsHoldUpTheirOwner(t *testing.T) { bubble(testBlocking)(t) }
+
+func testBlocking(t *testing.T) {
+	policy := metav1.DeletePropagationForeground
+	for _, block := range []bool{false, true} {
+		s := apitest.New(apitest.Options{})
+		owner := s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: "default"}}).(*corev1.ConfigMap)
+		s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dependent", Namespace: "default", Finalizers: []string{"example.com/f"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID, BlockOwnerDeletion: &block}}}})
+		if err := s.Client(apitest.User{}).CoreV1().ConfigMaps("default").Delete(t.Context(), "owner", metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
+			t.Fatal(err)
+		}
+		s.CollectGarbage()
+		if left := apitest.Get[*corev1.ConfigMap](s, "default", "owner") != nil; left != block {
+			t.Errorf("block %v: the owner is left: %v", block, left)
+		}
+		if m := apitest.Get[*corev1.ConfigMap](s, "default", "dependent"); m == nil || m.DeletionTimestamp == nil {
+			t.Errorf("block %v: the dependent is not being deleted: %v", block, m)
+		}
+	}
+}

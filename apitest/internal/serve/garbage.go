@@ -9,7 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest/internal/codec"
 	"github.com/kubewright/kubewright/apitest/internal/request"
@@ -18,43 +18,50 @@ import (
 )
 
 // CollectGarbage runs the garbage collector once. It deletes every object whose
-// owners are all gone, by kind, name and UID, and completes deletions with the
-// Foreground and Orphan policies. It returns the deleted objects as
-// "resource/namespace/name". Owners of unknown kinds count as existing.
+// owners are all gone, by kind, name and UID, removes references to owners that are
+// gone if another one is left, and completes deletions with the Foreground and Orphan
+// policies. It returns the deleted objects as "resource/namespace/name". Owners of
+// unknown kinds count as existing.
 func (s *Server) CollectGarbage() (deleted []string) {
 	s.Store.Begin()
 	defer s.Store.Commit()
 	all := s.kinds()
-	for {
-		n := 0
+	for changed := true; changed; {
+		changed = false
 		for _, k := range all {
 			t := s.Store.Tables[k.Table()]
 			if t == nil {
 				continue
 			}
 			for _, it := range t.Sorted("") {
-				if s.orphaned(it) && s.collect(k, it) {
+				m := codec.MetaOf(it.Obj)
+				refs := m.GetOwnerReferences()
+				solid := slices.DeleteFunc(slices.Clone(refs), func(ref metav1.OwnerReference) bool { return !s.solid(ref, it.Key.Namespace) })
+				switch {
+				case len(solid) == len(refs) || m.GetDeletionTimestamp() != nil:
+				case len(solid) > 0:
+					s.setOwners(t, it, solid)
+					changed = true
+				case s.collect(k, it):
 					deleted = append(deleted, k.Resource+"/"+it.Key.Namespace+"/"+it.Key.Name)
-					n++
+					changed = true
 				}
 			}
-			for _, it := range t.Sorted("") {
-				s.propagate(t, it)
+		}
+		for _, k := range all {
+			if t := s.Store.Tables[k.Table()]; t != nil {
+				for _, it := range t.Sorted("") {
+					s.propagate(t, it)
+				}
 			}
 		}
-		if n == 0 {
-			return deleted
-		}
 	}
+	return deleted
 }
 
-// orphaned reports whether an object has owners of which none exists.
-func (s *Server) orphaned(it *store.Item) bool {
-	refs := codec.MetaOf(it.Obj).GetOwnerReferences()
-	return len(refs) > 0 && !slices.ContainsFunc(refs, func(ref metav1.OwnerReference) bool { return s.exists(ref, it.Key.Namespace) })
-}
-
-func (s *Server) exists(ref metav1.OwnerReference, namespace string) bool {
+// solid reports whether an owner exists and does not wait for the deletion of its
+// dependents.
+func (s *Server) solid(ref metav1.OwnerReference, namespace string) bool {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
 		return true
@@ -68,7 +75,19 @@ func (s *Server) exists(ref metav1.OwnerReference, namespace string) bool {
 		at.Namespace = namespace
 	}
 	owner := s.Store.Table(k).Items[at]
-	return owner != nil && codec.MetaOf(owner.Obj).GetUID() == ref.UID
+	if owner == nil {
+		return false
+	}
+	m := codec.MetaOf(owner.Obj)
+	waits := m.GetDeletionTimestamp() != nil && slices.Contains(m.GetFinalizers(), metav1.FinalizerDeleteDependents)
+	return m.GetUID() == ref.UID && !waits
+}
+
+// setOwners replaces the owners of an object.
+func (s *Server) setOwners(t *store.Table, it *store.Item, refs []metav1.OwnerReference) {
+	obj := codec.Shallow(it.Obj)
+	codec.MetaOf(obj).SetOwnerReferences(refs)
+	s.Store.Put(t, obj, it)
 }
 
 // asServer returns a call for a change that the server makes itself.
@@ -87,8 +106,8 @@ func (s *Server) collect(k *rules.Kind, it *store.Item) bool {
 	return err == nil
 }
 
-// propagate deletes or orphans the dependents of an object whose deletion policy
-// asks for it, and removes the finalizer of the policy.
+// propagate removes the finalizer of the deletion policy of an object: with Orphan, after
+// the references of its dependents, with Foreground, if no dependent blocks the deletion.
 func (s *Server) propagate(t *store.Table, it *store.Item) {
 	m := codec.MetaOf(it.Obj)
 	if m.GetDeletionTimestamp() == nil {
@@ -106,20 +125,19 @@ func (s *Server) propagate(t *store.Table, it *store.Item) {
 			continue
 		}
 		for _, dep := range dt.Sorted("") {
-			if !ownedBy(dep, m.GetUID()) {
-				continue
-			}
-			if foreground {
-				s.collect(k, dep)
-				if dt.Items[dep.Key] != nil {
+			refs := codec.MetaOf(dep.Obj).GetOwnerReferences()
+			others := slices.DeleteFunc(slices.Clone(refs), func(ref metav1.OwnerReference) bool { return ref.UID == m.GetUID() })
+			switch {
+			case len(others) == len(refs):
+			case foreground:
+				if slices.ContainsFunc(refs, func(ref metav1.OwnerReference) bool {
+					return ref.UID == m.GetUID() && ptr.Deref(ref.BlockOwnerDeletion, false)
+				}) {
 					left++
 				}
-				continue
+			default:
+				s.setOwners(dt, dep, others)
 			}
-			obj := codec.Shallow(dep.Obj)
-			codec.MetaOf(obj).SetOwnerReferences(slices.DeleteFunc(slices.Clone(codec.MetaOf(obj).GetOwnerReferences()),
-				func(ref metav1.OwnerReference) bool { return ref.UID == m.GetUID() }))
-			s.Store.Put(dt, obj, dep)
 		}
 	}
 	if left > 0 {
@@ -135,8 +153,4 @@ func (s *Server) propagate(t *store.Table, it *store.Item) {
 	obj := codec.Shallow(it.Obj)
 	codec.MetaOf(obj).SetFinalizers(finalizers)
 	s.Store.Put(t, obj, it)
-}
-
-func ownedBy(it *store.Item, uid types.UID) bool {
-	return slices.ContainsFunc(codec.MetaOf(it.Obj).GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return ref.UID == uid })
 }
