@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -140,4 +141,22 @@ func testAuthorizers(t *testing.T) {
 	if _, err := s.Client(apitest.User{Name: "somebody"}).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) || asked != 1 {
 		t.Errorf("asked %d times: %v", asked, err)
 	}
+}
+
+// A node may read the claim that the scheduler made for extended resources of its pod.
+func TestNodeReadsTheClaimOfExtendedResources(t *testing.T) {
+	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+		claims := s.Client(apitest.NodeUser("n")).ResourceV1().ResourceClaims("default")
+		s.Put(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "made", Namespace: "default"}})
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: corev1.PodSpec{NodeName: "n"}}
+		s.Put(pod)
+		if _, err := claims.Get(t.Context(), "made", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("before the pod has the claim: %v", err)
+		}
+		pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "made"}
+		s.Put(pod)
+		if _, err := claims.Get(t.Context(), "made", metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 }

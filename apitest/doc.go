@@ -99,13 +99,15 @@
 //     defaults; and always their conversion
 //   - defaults and validation of kinds that the table does not list
 //   - in pods: the content of affinity, most of security contexts, names of resource claims,
-//     volumes of storage systems, RuntimeClasses, the admission plugin ServiceAccount
+//     volumes of storage systems, RuntimeClasses, the admission plugin ServiceAccount;
+//     in /resize the resources of the pod as a whole, and whether its node can resize it
 //   - the finalizers of PersistentVolumes and their claims, which only a controller removes
 //   - in ResourceClaims: the requests, and the feature gates of fields of the status
 //   - the size of custom resources in etcd
 //
 // It answers logs, exec, attach, port-forward and proxy with 404, and server-side apply of a
-// Scale with 415.
+// Scale with 415. The Node authorizer refuses PersistentVolumes, VolumeAttachments, the
+// status of PersistentVolumeClaims and secrets of storage systems, which a kubelet may use.
 //
 // There is no promise of compatibility before version 1.0.
 package apitest

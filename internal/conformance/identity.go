@@ -170,6 +170,49 @@ var identityCases = []scenario{
 		as("/apis/coordination.k8s.io/v1beta1/namespaces/{NS}/leasecandidates", "", 403)
 		as("/api/v1/namespaces/{NS}", "", 403)
 	}},
+	{"node-storage", func(c *C) {
+		c.namespace()
+		me := apitest.NodeUser("n-storage")
+		as := func(method, path string, body any, code int) {
+			c.Helper()
+			c.do(req{As: me, Method: method, Path: path, Body: body, Code: code, quiet: true})
+		}
+		const claims, csiNodes = "/api/v1/namespaces/{NS}/persistentvolumeclaims", "/apis/storage.k8s.io/v1/csinodes"
+		for _, name := range []string{"mine", "other", "p-scratch"} {
+			claim := named(name)
+			claim["spec"] = object{"accessModes": []any{"ReadWriteOnce"}, "storageClassName": "", "resources": object{"requests": object{"storage": "1Gi"}}}
+			c.quiet("POST", claims, claim, 201)
+		}
+		c.quiet("POST", "/api/v1/namespaces/{NS}/secrets", named("key"), 201)
+		template := object{"spec": object{"accessModes": []any{"ReadWriteOnce"}, "resources": object{"requests": object{"storage": "1Gi"}}}}
+		c.quiet("POST", podsPath, pod("p", "n-storage", specOf("volumes", []any{
+			object{"name": "v", "persistentVolumeClaim": object{"claimName": "mine"}}, object{"name": "scratch", "ephemeral": object{"volumeClaimTemplate": template}}})), 201)
+		c.do(req{Method: "PATCH", Path: podsPath + "/p/ephemeralcontainers", Type: strategicPatch, Code: 200, quiet: true, Body: object{"spec": object{"ephemeralContainers": []any{
+			object{"name": "debug", "image": "d", "envFrom": []any{object{"secretRef": object{"name": "key"}}}}}}}})
+		for _, path := range []string{claims + "/mine", claims + "/p-scratch", "/api/v1/namespaces/{NS}/secrets/key"} {
+			c.settleRead(me, path)
+			as("GET", path, nil, 200)
+		}
+		as("GET", claims+"/other", nil, 403)
+		as("GET", claims, nil, 403)
+		as("DELETE", claims+"/mine", nil, 403)
+		for _, path := range []string{"/apis/storage.k8s.io/v1/csidrivers", "/apis/node.k8s.io/v1/runtimeclasses"} {
+			as("GET", path, nil, 200)
+			as("POST", path, named("x"), 403)
+		}
+		csiNode := func(name string) object {
+			n := named(name)
+			n["spec"] = object{"drivers": []any{}}
+			return n
+		}
+		as("GET", csiNodes+"/n-storage", nil, 404)
+		as("POST", csiNodes, csiNode("n-other"), 403)
+		as("POST", csiNodes, csiNode("n-storage"), 201)
+		as("GET", csiNodes+"/n-storage", nil, 200)
+		as("GET", csiNodes+"/n-other", nil, 403)
+		as("GET", csiNodes, nil, 403)
+		as("DELETE", csiNodes+"/n-storage", nil, 200)
+	}},
 	{"node-slices", func(c *C) {
 		me := apitest.NodeUser("n-slicer")
 		as := func(method, path, query string, body any, code int) *answer {

@@ -33,6 +33,9 @@ var nodeGeneral = []rbacv1.PolicyRule{
 	{Verbs: []string{"create"}, APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews", "localsubjectaccessreviews"}},
 	{Verbs: []string{"create", "get", "list", "watch"}, APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests"}},
 	{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{""}, Resources: []string{"services"}},
+	{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"endpoints"}},
+	{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{"storage.k8s.io"}, Resources: []string{"csidrivers"}},
+	{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{"node.k8s.io"}, Resources: []string{"runtimeclasses"}},
 	{Verbs: []string{"create", "update", "patch"}, APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}},
 }
 
@@ -75,7 +78,9 @@ func (s Node) decide(r *request.Request) (bool, string) {
 		return nodeOnLeases(node, r)
 	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}:
 		return s.nodeOnSlices(node, r)
-	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
+	case schema.GroupResource{Group: "storage.k8s.io", Resource: "csinodes"}:
+		return nodeOnCSINodes(node, r)
+	case schema.GroupResource{Resource: "persistentvolumeclaims"}, schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
 		if r.Verb != "get" {
 			return false, "can only get individual resources of this type"
 		}
@@ -135,6 +140,18 @@ func nodeOnLeases(node string, r *request.Request) (bool, string) {
 	}
 	if r.Verb != "create" && r.Name != node {
 		return false, "can only access node lease with the same name as the requesting node"
+	}
+	return true, ""
+}
+
+func nodeOnCSINodes(node string, r *request.Request) (bool, string) {
+	switch {
+	case r.Subresource != "":
+		return false, "cannot authorize CSINode subresources"
+	case !slices.Contains([]string{"get", "create", "update", "patch", "delete"}, r.Verb):
+		return false, "can only get, create, update, patch, or delete a CSINode"
+	case r.Verb != "create" && r.Name != node: // NodeRestriction checks the name of a new one
+		return false, "can only access CSINode with the same name as the requesting node"
 	}
 	return true, ""
 }
@@ -241,6 +258,9 @@ func references(p *corev1.Pod, resource string) []string {
 	for _, c := range p.Spec.ResourceClaims {
 		add("resourceclaims", ptr.Deref(c.ResourceClaimName, ""))
 	}
+	if c := p.Status.ExtendedResourceClaimStatus; c != nil {
+		add("resourceclaims", c.ResourceClaimName)
+	}
 	for _, ref := range p.Spec.ImagePullSecrets {
 		add("secrets", ref.Name)
 	}
@@ -256,6 +276,10 @@ func references(p *corev1.Pod, resource string) []string {
 		}
 	})
 	for _, v := range p.Spec.Volumes {
+		add("persistentvolumeclaims", ptr.Deref(v.PersistentVolumeClaim, corev1.PersistentVolumeClaimVolumeSource{}).ClaimName)
+		if v.Ephemeral != nil {
+			add("persistentvolumeclaims", p.Name+"-"+v.Name)
+		}
 		add("configmaps", ptr.Deref(v.ConfigMap, corev1.ConfigMapVolumeSource{}).Name)
 		add("secrets", ptr.Deref(v.Secret, corev1.SecretVolumeSource{}).SecretName)
 		for _, src := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {

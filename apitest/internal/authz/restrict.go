@@ -45,6 +45,10 @@ func (s Node) Restrict(r *request.Request, of schema.GroupResource, obj, old run
 		err = s.restrictPod(node, r.Subresource, obj, old)
 	case "leases":
 		err = restrictLease(node, obj, old)
+	case "csinodes":
+		if name != node {
+			err = errors.New("can only access CSINode with the same name as the requesting node")
+		}
 	case "resourceslices":
 		err = restrictSlice(node, obj, old)
 	case "podcertificaterequests":

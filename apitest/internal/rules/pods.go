@@ -138,9 +138,6 @@ func defaultPod(obj runtime.Object) {
 			}
 		})
 	}
-	for i := range s.EphemeralContainers {
-		defaultContainer((*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon))
-	}
 	defaultIPs(&p.Status)
 }
 
@@ -261,13 +258,17 @@ func defaultVolume(s *corev1.VolumeSource) {
 	}
 }
 
-// EachContainer calls f with the init containers and the containers of a pod.
+// EachContainer calls f with the init containers, the containers and the ephemeral
+// containers of a pod.
 func EachContainer(p *corev1.Pod, f func(*corev1.Container)) {
 	for i := range p.Spec.InitContainers {
 		f(&p.Spec.InitContainers[i])
 	}
 	for i := range p.Spec.Containers {
 		f(&p.Spec.Containers[i])
+	}
+	for i := range p.Spec.EphemeralContainers {
+		f((*corev1.Container)(&p.Spec.EphemeralContainers[i].EphemeralContainerCommon))
 	}
 }
 
