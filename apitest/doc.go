@@ -100,7 +100,8 @@
 //   - defaults and validation of kinds that the table does not list
 //   - in pods: the content of affinity, most of security contexts, names of resource claims,
 //     volumes of storage systems, RuntimeClasses, the admission plugin ServiceAccount;
-//     in /resize the resources of the pod as a whole, and whether its node can resize it
+//     in /resize the resources of the pod as a whole, and whether its node has room for it
+//     and supports it
 //   - the finalizers of PersistentVolumes and their claims, which only a controller removes
 //   - in ResourceClaims: the requests, and the feature gates of fields of the status
 //   - the size of custom resources in etcd

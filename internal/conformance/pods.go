@@ -248,4 +248,57 @@ var podSubresourceCases = []scenario{
 		c.get(path, 200)
 		c.do(req{Method: "PATCH", Path: path, Type: strategicPatch, Body: object{"spec": object{"ephemeralContainers": []any{object{"name": "x", "image": "d"}}}}, Code: 422, quiet: true})
 	}},
+	{"pod-part-checks", func(c *C) {
+		c.namespace()
+		cpu := func(n string) object { return object{"cpu": n} }
+		patch := func(path string, spec object, code int) {
+			c.Helper()
+			c.do(req{Method: "PATCH", Path: podsPath + "/" + path, Query: "dryRun=All", Type: strategicPatch, Body: object{"spec": spec}, Code: code, quiet: true})
+		}
+		// No scheduler binds these pods: from 1.36 on, a bound pod can only be resized if its node exists and has room.
+		waits := specOf("schedulerName", "none")
+		c.quiet("POST", podsPath, pod("p", "", waits, specOf("containers", []any{
+			object{"name": "c", "image": "i:1", "resources": object{"requests": cpu("1"), "limits": cpu("2")}}}), specOf("initContainers", []any{
+			object{"name": "side", "image": "i:1", "restartPolicy": "Always", "resources": object{"requests": cpu("1")}}, object{"name": "init", "image": "i:1"}})), 201)
+		resize := func(list, name string, resources object, code int) {
+			c.Helper()
+			patch("p/resize", object{list: []any{object{"name": name, "resources": resources}}}, code)
+		}
+		resize("containers", "c", object{"requests": cpu("2")}, 200)
+		resize("containers", "c", object{"requests": cpu("5")}, 422)
+		resize("containers", "c", object{"requests": cpu("-1")}, 422)
+		resize("containers", "c", object{"limits": object{"cpu": nil}}, 422)
+		resize("containers", "c", object{"requests": object{"example.com/d": "1"}, "limits": object{"example.com/d": "1"}}, 422)
+		resize("containers", "more", object{}, 422)
+		resize("initContainers", "side", object{"requests": cpu("1500m")}, 200)
+		resize("initContainers", "side", object{"requests": object{"cpu": nil}}, 422)
+		debug := func(more object, code int) {
+			c.Helper()
+			patch("p/ephemeralcontainers", object{"ephemeralContainers": []any{more}}, code)
+		}
+		debug(object{"name": "debug", "image": "d", "targetContainerName": "c"}, 200)
+		debug(object{"name": "debug", "image": "d", "targetContainerName": "x"}, 422)
+		debug(object{"name": "c", "image": "d"}, 422)
+		debug(object{"name": "init", "image": "d"}, 422)
+		debug(object{"name": "debug"}, 422)
+		debug(object{"name": "debug", "image": "d", "ports": []any{object{"containerPort": 80}}}, 422)
+		debug(object{"name": "debug", "image": "d", "resources": object{"limits": cpu("1")}}, 422)
+		debug(object{"name": "debug", "image": "d", "livenessProbe": object{"exec": object{"command": []any{"x"}}}}, 422)
+		gate := func(name string) []any { return []any{object{"name": name}} }
+		in := func(zone string) object {
+			return object{"nodeAffinity": object{"requiredDuringSchedulingIgnoredDuringExecution": object{"nodeSelectorTerms": []any{
+				object{"matchExpressions": []any{object{"key": "zone", "operator": "In", "values": []any{zone}}}}}}}}
+		}
+		c.quiet("POST", podsPath, pod("free", "", waits), 201)
+		patch("free", object{"schedulingGates": gate("example.com/late")}, 422)
+		patch("free", object{"nodeSelector": object{"zone": "a"}}, 422)
+		patch("free", object{"affinity": in("a")}, 422)
+		c.quiet("POST", podsPath, pod("gated", "", waits, specOf("schedulingGates", gate("example.com/g")), specOf("nodeSelector", object{"disk": "ssd"})), 201)
+		patch("gated", object{"schedulingGates": gate("example.com/late")}, 422)
+		patch("gated", object{"nodeSelector": object{"zone": "a"}}, 200)
+		patch("gated", object{"nodeSelector": object{"disk": "hdd"}}, 422)
+		patch("gated", object{"affinity": in("a")}, 200)
+		patch("gated", object{"affinity": object{"podAntiAffinity": object{"requiredDuringSchedulingIgnoredDuringExecution": []any{
+			object{"topologyKey": "zone", "labelSelector": object{}}}}}}, 422)
+	}},
 }

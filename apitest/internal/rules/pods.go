@@ -16,6 +16,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -349,14 +350,9 @@ func updatePod(w *Write, obj, old runtime.Object) {
 		p.Spec.EphemeralContainers = ephemeral
 		keepMeta(p, o)
 	case "resize":
-		list := p.Spec.Containers
+		containers, inits := resized(p.Spec.Containers, o.Spec.Containers), resized(p.Spec.InitContainers, o.Spec.InitContainers)
 		p.Spec, p.Status = o.Spec, o.Status
-		p.Spec.Containers = slices.Clone(o.Spec.Containers)
-		for i := range p.Spec.Containers {
-			if i < len(list) && list[i].Name == p.Spec.Containers[i].Name {
-				p.Spec.Containers[i].Resources, p.Spec.Containers[i].ResizePolicy = list[i].Resources, list[i].ResizePolicy
-			}
-		}
+		p.Spec.Containers, p.Spec.InitContainers = containers, inits
 		keepMeta(p, o)
 	}
 }
@@ -433,11 +429,9 @@ func validatePod(w *Write, obj, old runtime.Object) field.ErrorList {
 	case "":
 		return append(validatePodSpec(&p.Spec), validatePodChange(&p.Spec, &o.Spec)...)
 	case "ephemeralcontainers":
-		return validateEphemeral(p.Spec.EphemeralContainers, o.Spec.EphemeralContainers)
+		return validateEphemeral(&p.Spec, o.Spec.EphemeralContainers)
 	case "resize":
-		if was := o.Status.QOSClass; qosClass(&p.Spec) != was {
-			return field.ErrorList{field.Invalid(field.NewPath("spec"), was, "Pod QOS Class may not change as a result of resizing")}
-		}
+		return validateResize(w, p, o)
 	}
 	return nil
 }
@@ -448,27 +442,14 @@ func validatePodSpec(s *corev1.PodSpec) field.ErrorList {
 	if len(s.Containers) == 0 {
 		errs = append(errs, field.Required(path.Child("containers"), ""))
 	}
-	names := map[string]bool{}
+	names := sets.New[string]()
 	for _, list := range []struct {
 		name       string
 		containers []corev1.Container
 	}{{"containers", s.Containers}, {"initContainers", s.InitContainers}} {
 		for i, c := range list.containers {
 			at := path.Child(list.name).Index(i)
-			if c.Name == "" {
-				errs = append(errs, field.Required(at.Child("name"), ""))
-			} else {
-				for _, msg := range utilvalidation.IsDNS1123Label(c.Name) {
-					errs = append(errs, field.Invalid(at.Child("name"), c.Name, msg))
-				}
-			}
-			if names[c.Name] {
-				errs = append(errs, field.Duplicate(at.Child("name"), c.Name))
-			}
-			names[c.Name] = true
-			if c.Image == "" {
-				errs = append(errs, field.Required(at.Child("image"), ""))
-			}
+			errs = append(errs, validateNames(&c, names, at)...)
 			errs = append(errs, validateContainer(&c, volumes, at)...)
 			errs = append(errs, validateRunning(&c, list.name == "initContainers", at)...)
 		}
@@ -492,6 +473,25 @@ func validatePodSpec(s *corev1.PodSpec) field.ErrorList {
 	errs = append(errs, validateDNS(s, path)...)
 	errs = append(errs, validateScheduling(s, path)...)
 	return append(errs, validateClaims(s, path)...)
+}
+
+// validateNames checks the name and the image of a container, and adds the name to names.
+func validateNames(c *corev1.Container, names sets.Set[string], at *field.Path) (errs field.ErrorList) {
+	if c.Name == "" {
+		errs = append(errs, field.Required(at.Child("name"), ""))
+	} else {
+		for _, msg := range utilvalidation.IsDNS1123Label(c.Name) {
+			errs = append(errs, field.Invalid(at.Child("name"), c.Name, msg))
+		}
+	}
+	if names.Has(c.Name) {
+		errs = append(errs, field.Duplicate(at.Child("name"), c.Name))
+	}
+	names.Insert(c.Name)
+	if c.Image == "" {
+		errs = append(errs, field.Required(at.Child("image"), ""))
+	}
+	return errs
 }
 
 // podMayChange is the server's list of the fields of a spec that are not
@@ -522,8 +522,22 @@ func validatePodChange(s, o *corev1.PodSpec) (errs field.ErrorList) {
 			break
 		}
 	}
+	for i, g := range s.SchedulingGates {
+		if !slices.Contains(o.SchedulingGates, g) {
+			errs = append(errs, field.Forbidden(path.Child("schedulingGates").Index(i).Child("name"), "only deletion is allowed, but found new scheduling gate '"+g.Name+"'"))
+		}
+	}
 	// All other fields must be equal.
 	n := s.DeepCopy()
+	if len(o.SchedulingGates) > 0 { // selectors and affinities to nodes may become stricter
+		for k, v := range o.NodeSelector {
+			if got, ok := s.NodeSelector[k]; !ok || got != v {
+				errs = append(errs, field.Invalid(path.Child("nodeSelector"), s.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)"))
+				break
+			}
+		}
+		n.NodeSelector, n.Affinity = o.NodeSelector, withNodeAffinity(s.Affinity, o.Affinity)
+	}
 	for i := range n.Containers {
 		n.Containers[i].Image = o.Containers[i].Image
 	}
@@ -537,13 +551,14 @@ func validatePodChange(s, o *corev1.PodSpec) (errs field.ErrorList) {
 	return errs
 }
 
-func validateEphemeral(s, o []corev1.EphemeralContainer) (errs field.ErrorList) {
-	for i := range o {
-		if i >= len(s) || !equality.Semantic.DeepEqual(s[i], o[i]) {
-			errs = append(errs, field.Forbidden(field.NewPath("spec", "ephemeralContainers"), "existing ephemeral containers \""+o[i].Name+"\" may not be removed or changed\n"))
-		}
+// withNodeAffinity returns s with the affinity to nodes of o.
+func withNodeAffinity(s, o *corev1.Affinity) *corev1.Affinity {
+	n, was := ptr.Deref(s, corev1.Affinity{}), ptr.Deref(o, corev1.Affinity{})
+	n.NodeAffinity = was.NodeAffinity
+	if o == nil && n == was {
+		return nil
 	}
-	return errs
+	return &n
 }
 
 func validatePodStatus(w *Write, p, o *corev1.Pod) (errs field.ErrorList) {
