@@ -270,17 +270,18 @@ func (c *Claims) take(claim types.UID) <-chan struct{} {
 
 // others returns the claims in the records of all other pods.
 func (c *Claims) others(pod types.UID) (map[types.UID]bool, error) {
-	files, err := filepath.Glob(filepath.Join(c.Dir, "*.json"))
+	entries, err := os.ReadDir(c.Dir) // not Glob, which ignores errors and knows patterns in Dir
 	if err != nil {
 		return nil, err
 	}
 	claims := map[types.UID]bool{}
-	for _, file := range files {
+	for _, e := range entries {
 		var records []claimRecord
-		if file == c.file(pod) {
+		uid, ok := strings.CutSuffix(e.Name(), ".json")
+		if !ok || uid == string(pod) {
 			continue
 		}
-		if _, err := record.Read(file, &records); err != nil {
+		if _, err := record.Read(filepath.Join(c.Dir, e.Name()), &records); err != nil {
 			return nil, err
 		}
 		for _, r := range records {

@@ -6,6 +6,8 @@ package podruntime_test
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -98,6 +100,53 @@ func TestASharedClaimIsPreparedUntilItsLastPodIsReleased(t *testing.T) {
 	}
 	if len(drivers.prepared) != 0 {
 		t.Errorf("%v are still prepared", drivers.prepared)
+	}
+}
+
+// What other pods have is read from their records, wherever these are.
+func TestASharedClaimStaysInADirectoryWithAnyName(t *testing.T) {
+	claims, drivers, _ := newClaims(t)
+	claims.Dir = filepath.Join(filepath.Dir(claims.Dir), "node[1]", "claims")
+	for _, uid := range []types.UID{"one", "two"} {
+		if err := claims.Prepare(t.Context(), claimPod(uid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What a process that was killed was about to write is no record.
+	if err := os.WriteFile(filepath.Join(claims.Dir, "three.json.tmp"), []byte(`[{"Cla`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := claims.Release(t.Context(), "one"); err != nil || len(drivers.prepared) != 2 {
+		t.Errorf("Release = %v, prepared are %v, and pod two has the claim of both drivers", err, drivers.prepared)
+	}
+	if err := claims.Release(t.Context(), "two"); err != nil || len(drivers.prepared) != 0 {
+		t.Errorf("Release = %v, and %v are still prepared", err, drivers.prepared)
+	}
+}
+
+// Nothing is unprepared while it is not known what other pods have.
+func TestASharedClaimStaysWhileTheRecordsCantBeListed(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may list any directory")
+	}
+	claims, drivers, _ := newClaims(t)
+	for _, uid := range []types.UID{"one", "two"} {
+		if err := claims.Prepare(t.Context(), claimPod(uid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(claims.Dir, 0o300); err != nil { // as an input/output error
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(claims.Dir, 0o700) })
+	if err := claims.Release(t.Context(), "one"); !errors.Is(err, fs.ErrPermission) || len(drivers.prepared) != 2 {
+		t.Errorf("Release = %v, prepared are %v, and pod two has the claim of both drivers", err, drivers.prepared)
+	}
+	if err := os.Chmod(claims.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(claims.Release(t.Context(), "one"), claims.Release(t.Context(), "two")); err != nil || len(drivers.prepared) != 0 {
+		t.Errorf("Release = %v, and %v are still prepared", err, drivers.prepared)
 	}
 }
 
