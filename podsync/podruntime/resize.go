@@ -25,7 +25,8 @@ func (p *pod) resize() {
 	for _, c := range p.containers {
 		if c.kind != core.Ephemeral && c.m.Listed(core.Running) {
 			running = append(running, c)
-			s.runs = append(s.runs, sizedRun{c.Container, c.m.Record().Resources, c.m.Ending()})
+			rec := c.m.Record()
+			s.runs = append(s.runs, sizedRun{spec: c.Container, has: rec.Resources, unsure: rec.Resizing, ending: c.m.Ending()})
 		}
 	}
 	plan := planResize(s)
@@ -45,6 +46,7 @@ func (p *pod) resize() {
 	for _, i := range plan.resize {
 		c := running[i]
 		tasks = append(tasks, task{c, c.id(c.m.Attempt()), c.Container.DeepCopy(), c.wanted()})
+		c.apply(core.Resizing{Attempt: c.m.Attempt()})
 	}
 	pod, want, done := p.spec.DeepCopy(), p.want, 0
 	p.resizing = true
@@ -138,6 +140,7 @@ func (p *pod) resizeInProgress() bool {
 		return true
 	}
 	return slices.ContainsFunc(p.containers, func(c *container) bool {
-		return c.kind != core.Ephemeral && c.m.Listed(core.Running) && c.m.Record().Resources != "" && c.m.Record().Resources != c.wanted()
+		rec := c.m.Record()
+		return c.kind != core.Ephemeral && c.m.Listed(core.Running) && rec.Resources != "" && (rec.Resources != c.wanted() || rec.Resizing)
 	})
 }

@@ -146,6 +146,14 @@ func TestThePlanOfAResize(t *testing.T) {
 			had: two(sized("a", equally("2", "")), sized("b", none)), have: two(sized("a", equally("1", "")), sized("b", none)),
 			change: func(s *sizing) { s.runs[0].ending, s.grown = true, &s.want },
 		},
+		"a resize that failed and was withdrawn": {
+			had:    two(sized("a", equally("1", "1")), sized("b", none)),
+			change: func(s *sizing) { s.runs[0].unsure, s.grown = true, &s.whole }, want: outcome{resize: "a", apply: true, shrink: true},
+		},
+		"one of a container that ends": {
+			had:    two(sized("a", equally("1", "1")), sized("b", none)),
+			change: func(s *sizing) { s.runs[0].unsure, s.runs[0].ending, s.grown = true, true, &s.whole },
+		},
 		"when it has ended": {
 			had: two(sized("a", equally("2", "")), sized("b", equally("1", ""))), have: two(sized("a", equally("1", "")), sized("b", equally("1", ""))),
 			change: func(s *sizing) { s.runs, s.grown = s.runs[1:], &s.want }, want: outcome{apply: true, shrink: true},

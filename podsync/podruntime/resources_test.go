@@ -358,6 +358,56 @@ func TestAResizeThatIsWithdrawnShrinksThePod(t *testing.T) {
 	}
 }
 
+// A container that may have another size, because its Resize has failed, is resized again although
+// the resize is withdrawn, also by another process, and before the pod shrinks.
+func TestAResizeThatFailedAndIsWithdrawnIsUndone(t *testing.T) {
+	for name, dies := range map[string]bool{"by this process": false, "by the next one": true} {
+		for _, cpu := range []string{"1", "3"} {
+			t.Run(name+" from "+cpu, func(t *testing.T) {
+				inShop(t, func(w *world) {
+					a := sized("a", "2")
+					if err := w.admit(a); err != nil {
+						t.Fatal(err)
+					}
+					failing := func(op string) error {
+						if op == "Resize" {
+							return errors.New("deadline exceeded")
+						}
+						return nil
+					}
+					w.link.setAfter(failing)
+					a = resized(a, cpu)
+					w.update(a)
+					w.expectResize(a, "", "", "2", cpu)
+					w.link.setAfter(nil)
+					w.link.setBefore(failing)
+					a = resized(a, "2")
+					w.update(a)
+					progress := slices.ContainsFunc(w.state(podsync.RefOf(a)).Status.Conditions, func(c corev1.PodCondition) bool {
+						return c.Type == corev1.PodResizeInProgress && c.Reason == corev1.PodReasonError
+					})
+					if !progress {
+						w.Error("a container that may have another size is not in progress")
+					}
+					if dies {
+						w.kill()
+						w.boot()
+					} else {
+						w.link.setBefore(nil)
+					}
+					time.Sleep(time.Minute)
+					w.expectResize(a, "", "", "2", "2")
+					w.expectResized("app/0 "+cpu+" of "+cpu, "app/0 2 of 2")
+					w.expectLimit(a, 2000)
+					if s := w.state(podsync.RefOf(a)).Status; len(s.Conditions) != 1 {
+						w.Errorf("the conditions are %+v", s.Conditions)
+					}
+				})
+			})
+		}
+	}
+}
+
 // The resources in force are on disk before the Runtime is called, and after that.
 func TestAResizeOfThePodOutlivesTheProcess(t *testing.T) {
 	for name, before := range map[string]bool{"before": true, "after": false} {

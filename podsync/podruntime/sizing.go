@@ -85,6 +85,7 @@ type sizing struct {
 type sizedRun struct {
 	spec   *corev1.Container
 	has    string // the text of its grant
+	unsure bool   // or it has another one: a Resize has been called and has not succeeded
 	ending bool   // it ends anyway
 }
 
@@ -103,7 +104,7 @@ func planResize(s sizing) (plan resizePlan) {
 	for i, run := range s.runs {
 		want := grantOf(s.pod, run.spec)
 		switch {
-		case run.has == want.text():
+		case run.has == want.text() && !run.unsure:
 		case run.ending:
 			plan.shrink = false
 		case parseGrant(run.has).restarts(want, run.spec.ResizePolicy):

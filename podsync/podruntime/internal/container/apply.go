@@ -56,6 +56,11 @@ type Unhealthy struct {
 // Replaced says that the run must end because another one with a changed spec takes its place.
 type Replaced struct{}
 
+// Resizing says that Resize is called for a run.
+type Resizing struct {
+	Attempt int // the run
+}
+
 // Resized says which resources a run has.
 type Resized struct {
 	Attempt   int    // the run
@@ -103,6 +108,7 @@ func (StartEnded) event()     {}
 func (Probed) event()         {}
 func (Unhealthy) event()      {}
 func (Replaced) event()       {}
+func (Resizing) event()       {}
 func (Resized) event()        {}
 func (HookCalled) event()     {}
 func (HookEnded) event()      {}
@@ -154,9 +160,13 @@ func (c *Container) Apply(now time.Time, event Event) error {
 			return refuse("it does not run")
 		}
 		c.replace(now)
+	case Resizing:
+		if e.Attempt == c.attempt {
+			c.rec.Resizing = true
+		}
 	case Resized:
 		if e.Attempt == c.attempt {
-			c.rec.Resources = e.Resources
+			c.rec.Resources, c.rec.Resizing = e.Resources, false
 		}
 	case HookCalled:
 		if !c.Listed(Running) || c.starting {

@@ -48,6 +48,7 @@ type stage struct {
 //	stop NAME DURATION [reset]           Stop was called with a deadline from now on
 //	stop-failed NAME [DURATION]          of the last Stop, or of one with that deadline
 //	hook-ended, reading, given-up-reading NAME
+//	resizing NAME                        Resize is called
 //	resized NAME                         it has the resources of another grant
 //	hook NAME DURATION                   the preStop hook was called
 //	message NAME TEXT
@@ -250,6 +251,8 @@ func (s *stage) fact(words []string) error {
 		event = MessageReading{}
 	case "given-up-reading":
 		event = MessageGivenUp{}
+	case "resizing":
+		event = Resizing{attempt}
 	case "resized":
 		event = Resized{attempt, "grant"}
 	case "message":
@@ -286,6 +289,7 @@ func (s *stage) known(i int) string {
 	add(rec.Waited > 0, "waited %v", rec.Waited)
 	add(rec.Image != "" && rec.Image != "image", "image %s", rec.Image)
 	add(rec.Resources != "", "resources %s", rec.Resources)
+	add(rec.Resizing, "or others")
 	add(rec.PostStarted, "post-started")
 	add(rec.Started, "started")
 	add(rec.Ready, "ready")

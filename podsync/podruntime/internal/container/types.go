@@ -50,6 +50,9 @@ type Record struct {
 	// Image and Resources, the text of a grant, are those that the run was given last.
 	Image     string `json:"image,omitempty"`
 	Resources string `json:"resources,omitempty"`
+	// Resizing says that Resize was called for the run and has not succeeded since: the run may
+	// have other resources.
+	Resizing bool `json:"resizing,omitempty"`
 	// Ran says that the runtime has listed the run as running, or that it may have run.
 	Ran time.Time `json:"ran,omitzero"`
 	// The results of hooks and probes.
