@@ -64,7 +64,8 @@ func (n *node) load(ctx context.Context, dir string) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	pod.facts.Backoff, pod.facts.Past, pod.facts.Ending = core.Backoff(n.cfg.Backoff), pod.past.Runs, pod.deadline != nil
+	pod.facts.Backoff, pod.facts.Ending = core.Backoff(n.cfg.Backoff), pod.deadline != nil
+	pod.facts.Past, pod.facts.Kept = pod.past.Runs, pod.past.Kept
 	pod.setSpec(rec.InForce)
 	pod.whole = pod.want
 	if pod.wholeKept = rec.Whole != nil; pod.wholeKept {
@@ -275,17 +276,21 @@ func (p *pod) keepDeadline() {
 // container. After the loss of the sandbox, regular containers whose work is done
 // keep their result.
 func (p *pod) restart(rule bool) error {
-	past := pastRecord{Runs: map[string]int{}, Rule: rule}
+	past := pastRecord{Runs: map[string]int{}, Kept: map[string]int{}, Rule: rule}
 	maps.Copy(past.Runs, p.past.Runs)
 	for _, c := range p.containers {
-		if c.kind != core.Ephemeral && c.m.Attempt() >= 0 && (rule || c.kind != core.Regular || !c.m.Over(&p.spec.Spec)) {
+		switch {
+		case c.kind == core.Ephemeral || c.m.Attempt() < 0:
+		case !rule && c.kind == core.Regular && c.m.Over(&p.spec.Spec):
+			past.Kept[c.Name] = c.m.Attempt()
+		default:
 			past.Runs[c.Name] = c.m.Attempt()
 		}
 	}
 	if err := record.Write(filepath.Join(p.dir, "past.json"), past); err != nil {
 		return err
 	}
-	p.past, p.facts.Past = past, past.Runs
+	p.past, p.facts.Past, p.facts.Kept = past, past.Runs, past.Kept
 	klog.FromContext(p.ctx).V(2).Info("All containers of the pod start again", "rule", rule)
 	return nil
 }

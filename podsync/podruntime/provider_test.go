@@ -563,6 +563,44 @@ func TestALostSandboxIsReplacedWithItsContainers(t *testing.T) {
 	})
 }
 
+// The result of a container that was done says nothing about the init containers of the next
+// sandbox, in the next process either.
+func TestAfterALostSandboxTheInitContainersComeFirst(t *testing.T) {
+	init, sidecar := command("first", "exit 0 30s"), sidecarOf(command("first", "forever"))
+	sidecar.StartupProbe = execProbe("exit", "0")
+	sidecar.StartupProbe.InitialDelaySeconds = 30
+	for name, first := range map[string]corev1.Container{"an init container": init, "a sidecar": sidecar} {
+		for _, dies := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", the process dies: ", dies), func(t *testing.T) {
+				inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
+					pod := podOf(corev1.RestartPolicyOnFailure, command("done", "exit 0 2s"), command("app", "forever"))
+					pod.Spec.InitContainers = []corev1.Container{first}
+					ref := w.start(pod)
+					time.Sleep(time.Minute)
+					w.lose(ref.UID)
+					time.Sleep(10 * time.Second)
+					if dies {
+						w.kill()
+						w.boot()
+					}
+					time.Sleep(15 * time.Second) // 25 s after the loss
+					if w.machine.mu.Lock(); slices.Contains(w.journal, "start app/1") {
+						w.Errorf("the container did not wait for the one before it: %q", w.journal)
+					}
+					w.machine.mu.Unlock()
+					time.Sleep(time.Minute)
+					if s := w.container(ref, "app"); s.RestartCount != 1 || s.State.Running == nil {
+						w.Errorf("%+v", s)
+					}
+					if s := w.container(ref, "done"); s.RestartCount != 0 || s.State.Terminated == nil {
+						w.Errorf("the result of a container that was done is %+v", s)
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestAPodThatNeverRestartsEndsWithItsSandbox(t *testing.T) {
 	inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
 		ref := w.start(podOf(corev1.RestartPolicyNever, command("app", "forever")))

@@ -88,6 +88,8 @@ func keepStop(dir string, deadline time.Time) error {
 // does not count because all containers of the pod were started again after it.
 type pastRecord struct {
 	Runs map[string]int `json:"runs"`
+	// Kept has, in the same way, the runs that were done before the last restart and count.
+	Kept map[string]int `json:"kept,omitempty"`
 	// Rule says that a restart policy rule was the reason, not a lost sandbox.
 	Rule bool `json:"rule,omitempty"`
 }

@@ -174,7 +174,7 @@ func (c *Container) inPast() bool {
 
 // view returns the input of decide.
 func (c *Container) view() view {
-	v := view{spec: c.spec, kind: c.kind, due: c.due, replace: c.rec.Replace, again: c.inPast(), held: c.reading}
+	v := view{spec: c.spec, kind: c.kind, due: c.due, replace: c.rec.Replace, held: c.reading}
 	switch {
 	case c.starting:
 		v.phase = starting
@@ -189,6 +189,8 @@ func (c *Container) view() view {
 		}
 	case c.Listed(Exited) && !c.inPast():
 		v.phase, v.exit = ended, c.obs.ExitCode
+		last, ok := c.pod.Kept[c.spec.Name]
+		v.kept = ok && c.attempt <= last
 	}
 	return v
 }

@@ -57,8 +57,8 @@ type view struct {
 	// started says that it runs, that the postStart hook has returned and that the
 	// startup probe has succeeded.
 	started bool
-	// again says that the container must run again because the pod was restarted.
-	again bool
+	// kept says that it ended before the last restart of the pod, and that its result counts.
+	kept bool
 	// held says that its message is read first: it does not start, and the pod has not stopped.
 	held bool
 	// due is the earliest time of the next start.
@@ -197,10 +197,11 @@ func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p plan) {
 			p.start = append(p.start, i)
 		}
 	}
-	// Once a regular container has run, the init containers are history, except
-	// for sidecars.
-	initialized := slices.ContainsFunc(w.views, func(v view) bool { return v.kind == Regular && v.phase != idle && v.phase != starting }) &&
-		!slices.ContainsFunc(w.views, func(v view) bool { return v.kind == Init && v.again })
+	// Once a regular container has run since the last restart of the pod, the init
+	// containers are history, except for sidecars.
+	initialized := slices.ContainsFunc(w.views, func(v view) bool {
+		return v.kind == Regular && v.phase != idle && v.phase != starting && !v.kept
+	})
 	ready := true // for the next container in the order
 	done, all := 0, 0
 	for i := range w.views {

@@ -91,6 +91,12 @@ func superseded(v view) view {
 	return v
 }
 
+// kept returns v after a restart of the pod.
+func kept(v view) view {
+	v.kept = true
+	return v
+}
+
 func initialized(more map[int]view) map[int]view {
 	m := map[int]view{init1: exited(0), side: up(), init2: exited(0)}
 	maps.Copy(m, more)
@@ -139,7 +145,7 @@ func TestContainersStartInOrder(t *testing.T) {
 		"an ephemeral one starts with the first": {"Always", map[int]view{debugger: {}}, plan{start: []int{init1, debugger}}},
 		"and is never started again":             {"Always", initialized(map[int]view{app1: up(), app2: up(), debugger: exited(1)}), plan{}},
 		"and does not keep the pod":              {"Never", initialized(map[int]view{app1: exited(0), app2: exited(0), debugger: up()}), plan{finished: true}},
-		"nor for one that starts again":          {"Always", map[int]view{side: up(), app1: {again: true}, app2: up()}, plan{start: []int{app1}}},
+		"nor for one that starts again":          {"Always", map[int]view{side: up(), app1: {}, app2: up()}, plan{start: []int{app1}}},
 		"a replaced one starts whatever happens": {"Never", initialized(map[int]view{app1: superseded(exited(0)), app2: up()}), plan{start: []int{app1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,28 +237,34 @@ func TestSandboxComesBeforeContainersAndGoesAfterThem(t *testing.T) {
 		views  map[int]view
 		want   plan
 	}{
-		"it is made first":              {"Always", world{sandbox: SandboxUnset}, nil, plan{setUp: true}},
-		"once":                          {"Always", world{sandbox: SandboxBusy}, nil, plan{}},
-		"after a failure with a pause":  {"Always", world{sandbox: SandboxUnset, sandboxDue: at(4)}, nil, plan{again: at(4)}},
-		"not for those that wait":       {"Always", world{sandbox: SandboxUnset}, map[int]view{init1: held(view{}, 7)}, plan{again: at(7)}},
-		"then containers start":         {"Always", world{sandbox: SandboxReady}, nil, plan{start: []int{init1}}},
-		"a lost one is made again":      {"Always", world{sandbox: SandboxLost}, nil, plan{setUp: true}},
-		"its containers are ended":      {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{app1: up()}), plan{reset: true, stop: []deadline{{side, at(2)}, {app1, at(2)}}}},
-		"ephemeral ones too":            {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{app1: up(), debugger: up()}), plan{reset: true, stop: []deadline{{side, at(2)}, {app1, at(2)}, {debugger, at(2)}}}},
-		"a start among them too":        {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{side: exited(0), app1: busy()}), plan{reset: true}},
-		"and all is history":            {"Always", world{sandbox: SandboxLost}, map[int]view{init1: exited(0)}, plan{reset: true, restart: true}},
-		"one that was ended starts":     {"OnFailure", world{sandbox: SandboxLost}, initialized(map[int]view{app1: superseded(exited(0)), app2: exited(0)}), plan{start: nil, reset: true, stop: []deadline{{side, at(2)}}}},
-		"results are kept":              {"OnFailure", world{sandbox: SandboxReady}, map[int]view{init1: {again: true}, app1: exited(0)}, plan{start: []int{init1}}},
-		"and do not restart it twice":   {"OnFailure", world{sandbox: SandboxLost}, map[int]view{init1: {again: true}, app1: exited(0)}, plan{setUp: true}},
-		"unless the work was done":      {"OnFailure", world{sandbox: SandboxLost}, initialized(map[int]view{app1: exited(0), app2: exited(0)}), plan{finished: true}},
-		"Never is not restarted":        {"Never", world{sandbox: SandboxLost}, initialized(map[int]view{app1: up(), app2: up()}), plan{finished: true}},
-		"a stop ends containers first":  {"Always", world{sandbox: SandboxReady, deadline: &end}, map[int]view{app1: up()}, plan{stop: []deadline{{app1, end}}}},
-		"and then the sandbox":          {"Always", world{sandbox: SandboxReady, deadline: &end}, nil, plan{tearDown: true}},
-		"also one that is not ready":    {"Always", world{sandbox: SandboxLost, deadline: &end}, nil, plan{tearDown: true}},
-		"once as well":                  {"Always", world{sandbox: SandboxBusy, deadline: &end}, nil, plan{}},
-		"after a failure with one, too": {"Always", world{sandbox: SandboxLost, deadline: &end, sandboxDue: at(4)}, nil, plan{again: at(4)}},
-		"and one that may be half made": {"Always", world{sandbox: SandboxUnset, deadline: &end}, nil, plan{tearDown: true}},
-		"if there is one":               {"Always", world{sandbox: SandboxNone, deadline: &end}, nil, plan{stopped: true}},
+		"it is made first":               {"Always", world{sandbox: SandboxUnset}, nil, plan{setUp: true}},
+		"once":                           {"Always", world{sandbox: SandboxBusy}, nil, plan{}},
+		"after a failure with a pause":   {"Always", world{sandbox: SandboxUnset, sandboxDue: at(4)}, nil, plan{again: at(4)}},
+		"not for those that wait":        {"Always", world{sandbox: SandboxUnset}, map[int]view{init1: held(view{}, 7)}, plan{again: at(7)}},
+		"then containers start":          {"Always", world{sandbox: SandboxReady}, nil, plan{start: []int{init1}}},
+		"a lost one is made again":       {"Always", world{sandbox: SandboxLost}, nil, plan{setUp: true}},
+		"its containers are ended":       {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{app1: up()}), plan{reset: true, stop: []deadline{{side, at(2)}, {app1, at(2)}}}},
+		"ephemeral ones too":             {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{app1: up(), debugger: up()}), plan{reset: true, stop: []deadline{{side, at(2)}, {app1, at(2)}, {debugger, at(2)}}}},
+		"a start among them too":         {"Always", world{sandbox: SandboxLost}, initialized(map[int]view{side: exited(0), app1: busy()}), plan{reset: true}},
+		"and all is history":             {"Always", world{sandbox: SandboxLost}, map[int]view{init1: exited(0)}, plan{reset: true, restart: true}},
+		"one that was ended starts":      {"OnFailure", world{sandbox: SandboxLost}, initialized(map[int]view{app1: superseded(exited(0)), app2: exited(0)}), plan{start: nil, reset: true, stop: []deadline{{side, at(2)}}}},
+		"results are kept":               {"OnFailure", world{sandbox: SandboxReady}, map[int]view{app1: kept(exited(0))}, plan{start: []int{init1}}},
+		"and init containers come first": {"OnFailure", world{sandbox: SandboxReady}, map[int]view{init1: up(), app1: kept(exited(0))}, plan{}},
+		"also one that is being started": {"OnFailure", world{sandbox: SandboxReady}, map[int]view{init1: busy(), app1: kept(exited(0))}, plan{}},
+		"or that failed":                 {"OnFailure", world{sandbox: SandboxReady}, map[int]view{init1: exited(1), app1: kept(exited(0))}, plan{start: []int{init1}}},
+		"and sidecars":                   {"OnFailure", world{sandbox: SandboxReady}, map[int]view{init1: exited(0), side: begun(), app1: kept(exited(0))}, plan{}},
+		"then the others":                {"OnFailure", world{sandbox: SandboxReady}, initialized(map[int]view{app1: kept(exited(0))}), plan{start: []int{app2}}},
+		"and all are done":               {"OnFailure", world{sandbox: SandboxReady}, initialized(map[int]view{side: exited(1), app1: kept(exited(0)), app2: exited(0)}), plan{finished: true}},
+		"and do not restart it twice":    {"OnFailure", world{sandbox: SandboxLost}, map[int]view{app1: kept(exited(0))}, plan{setUp: true}},
+		"unless the work was done":       {"OnFailure", world{sandbox: SandboxLost}, initialized(map[int]view{app1: exited(0), app2: exited(0)}), plan{finished: true}},
+		"Never is not restarted":         {"Never", world{sandbox: SandboxLost}, initialized(map[int]view{app1: up(), app2: up()}), plan{finished: true}},
+		"a stop ends containers first":   {"Always", world{sandbox: SandboxReady, deadline: &end}, map[int]view{app1: up()}, plan{stop: []deadline{{app1, end}}}},
+		"and then the sandbox":           {"Always", world{sandbox: SandboxReady, deadline: &end}, nil, plan{tearDown: true}},
+		"also one that is not ready":     {"Always", world{sandbox: SandboxLost, deadline: &end}, nil, plan{tearDown: true}},
+		"once as well":                   {"Always", world{sandbox: SandboxBusy, deadline: &end}, nil, plan{}},
+		"after a failure with one, too":  {"Always", world{sandbox: SandboxLost, deadline: &end, sandboxDue: at(4)}, nil, plan{again: at(4)}},
+		"and one that may be half made":  {"Always", world{sandbox: SandboxUnset, deadline: &end}, nil, plan{tearDown: true}},
+		"if there is one":                {"Always", world{sandbox: SandboxNone, deadline: &end}, nil, plan{stopped: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.world.views = views(tc.views)

@@ -55,6 +55,7 @@ type stage struct {
 //	ending DURATION                      the pod must end in that time
 //	sandbox none, unset, ready, lost
 //	past NAME ATTEMPT                    the runs up to that one do not count
+//	kept NAME ATTEMPT                    that run was done before a restart of the pod, and counts
 //
 // A fact that ends in old is about the run before.
 func TestScripts(t *testing.T) {
@@ -81,7 +82,7 @@ func TestScripts(t *testing.T) {
 				fmt.Fprintln(&out, line)
 				words := strings.Fields(line)
 				if words[0] == "pod" {
-					s = &stage{now: now, facts: Pod{Past: map[string]int{}, Grace: 30 * time.Second, Backoff: Backoff{10 * time.Second, 5 * time.Minute, 10 * time.Minute}}}
+					s = &stage{now: now, facts: Pod{Past: map[string]int{}, Kept: map[string]int{}, Grace: 30 * time.Second, Backoff: Backoff{10 * time.Second, 5 * time.Minute, 10 * time.Minute}}}
 					s.pod.RestartPolicy = corev1.RestartPolicy(words[1])
 					continue
 				}
@@ -166,6 +167,9 @@ func (s *stage) fact(words []string) error {
 		return nil
 	case "past":
 		s.facts.Past[words[1]], _ = strconv.Atoi(words[2])
+		return nil
+	case "kept":
+		s.facts.Kept[words[1]], _ = strconv.Atoi(words[2])
 		return nil
 	}
 	c := s.world.Containers[slices.Index(s.names, words[1])]

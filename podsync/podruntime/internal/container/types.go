@@ -125,6 +125,9 @@ type Pod struct {
 	// Past has, by container, the newest run that does not count, because all containers
 	// started again after it.
 	Past map[string]int
+	// Kept has, by container, the newest run before the last such restart, if its result
+	// counts although the others start again.
+	Kept map[string]int
 	// Grace is the grace period of the pod.
 	Grace time.Duration
 	// Backoff holds back the next runs.
