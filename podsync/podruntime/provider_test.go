@@ -563,6 +563,32 @@ func TestALostSandboxIsReplacedWithItsContainers(t *testing.T) {
 	})
 }
 
+// A run that has ended before it was listed as running has run, also if its container is removed.
+func TestAShortRunIsNotRepeated(t *testing.T) {
+	for name, dies := range map[string]bool{"known to this process": false, "known to the next one": true} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				ref := w.start(podOf(corev1.RestartPolicyNever, command("short", "exit 0"), command("app", "forever")))
+				time.Sleep(10 * time.Second)
+				if dies {
+					w.kill()
+				}
+				if err := w.memory.Remove(w.Context(), podruntime.ContainerID{Pod: ref.UID, Name: "short"}); err != nil {
+					t.Fatal(err)
+				}
+				if dies {
+					w.boot()
+				}
+				time.Sleep(2 * time.Minute)
+				w.expect("start short/0 & start app/0")
+				if c := w.container(ref, "short"); c.State.Terminated == nil {
+					w.Errorf("the run that has ended is %+v", c.State)
+				}
+			})
+		})
+	}
+}
+
 // The result of a container that was done says nothing about the init containers of the next
 // sandbox, in the next process either.
 func TestAfterALostSandboxTheInitContainersComeFirst(t *testing.T) {

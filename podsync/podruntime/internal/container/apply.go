@@ -250,16 +250,25 @@ func (c *Container) began(now time.Time, resources string) {
 	if c.rec.Image == "" { // started by a process whose record is gone
 		c.rec.Image, c.rec.Resources = c.spec.Image, resources
 	}
-	if c.rec.Ran = c.obs.StartedAt; c.rec.Ran.IsZero() {
-		c.rec.Ran = now
-	}
+	c.ran(now)
 	if !c.Watched() {
 		c.rec.PostStarted, c.rec.Started, c.rec.Ready = true, true, true
 	}
 }
 
-// exited records the end of a run.
+// ran records that a run has begun. Without that, one that the runtime forgets would start again.
+func (c *Container) ran(now time.Time) {
+	if !c.rec.Ran.IsZero() {
+		return
+	}
+	if c.rec.Ran = c.obs.StartedAt; c.rec.Ran.IsZero() {
+		c.rec.Ran = now
+	}
+}
+
+// exited records the end of a run, which may never have been listed as running.
 func (c *Container) exited(now time.Time) {
+	c.ran(now)
 	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, false, time.Time{}
 	c.due = due(c.obs.FinishedAt, c.Delay(), now)
 	if c.inPast() && !podstatus.RestartsPod(c.spec, c.obs.ExitCode) {

@@ -53,7 +53,7 @@ type Record struct {
 	// Resizing says that Resize was called for the run and has not succeeded since: the run may
 	// have other resources.
 	Resizing bool `json:"resizing,omitempty"`
-	// Ran says that the runtime has listed the run as running, or that it may have run.
+	// Ran says that the runtime has listed the run as running or exited, or that it may have run.
 	Ran time.Time `json:"ran,omitzero"`
 	// The results of hooks and probes.
 	PostStarted bool `json:"postStarted,omitempty"` // its postStart hook has returned
