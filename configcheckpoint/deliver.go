@@ -156,7 +156,7 @@ func (l *loop[T]) admit(ctx context.Context, ref Ref, p Payload) (failure *Reaso
 	l.admitFailures++
 	c.state.waiting = fmt.Sprintf("the admission of %s failed: %s", ref, c.redact(err))
 	if ctx.Err() == nil {
-		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: admit: %w", err), "Failed to get an answer of Admit")
+		l.admitErr = err
 	}
 	return nil, admitRetry().Delay(l.admitFailures)
 }

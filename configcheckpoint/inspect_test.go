@@ -279,6 +279,53 @@ func testAdmitThatFailsIsAskedAgain(t *testing.T) {
 
 type errorOf struct{ syscall.Errno }
 
+// TestErrorHandlerMayCallMethodsAfterAdmitFails: ErrorHandler was called under the lock
+// that Verdict and Forget take, and neither they nor Run returned.
+func TestErrorHandlerMayCallMethodsAfterAdmitFails(t *testing.T) {
+	for name, admit := range map[string]func() error{
+		"Fails":  func() error { return &errorOf{syscall.ECONNREFUSED} },
+		"Panics": func() error { panic("nil map") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testErrorHandlerMayCallMethods(t, admit) })
+		})
+	}
+}
+
+func testErrorHandlerMayCallMethods(t *testing.T, admit func() error) {
+	n := newNode(t)
+	n.cfg.Admit = func(_ context.Context, p Payload) (time.Duration, error) {
+		if string(p.Data) == "B" {
+			return 0, admit()
+		}
+		return 0, nil
+	}
+	n.start()
+	n.delivers("A")
+	n.restarts()
+	n.stop(nil)
+	told := 0
+	n.cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
+		if !n.c.mu.TryLock() {
+			t.Error("ErrorHandler is called under the lock") // calling a method would hang
+			return
+		}
+		n.c.mu.Unlock()
+		told++
+		if err := errors.Join(n.c.Forget(DigestOf([]byte("C"))), n.c.Verdict(err)); err != nil {
+			t.Error(err)
+		}
+	}
+	n.start()
+	n.is("A", isTrue, PhaseTrial, ReasonTrial)
+	n.delivers("B")
+	if told != 1 {
+		t.Fatalf("ErrorHandler was called %d times", told)
+	}
+	n.restarts()
+	n.is("default", isFalse, PhaseRolledBack, ReasonUnhealthy)
+}
+
 // TestRefusalIsFinal for the same build and content.
 func TestRefusalIsFinal(t *testing.T) { synctest.Test(t, testRefusalIsFinal) }
 func testRefusalIsFinal(t *testing.T) {

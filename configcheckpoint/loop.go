@@ -29,6 +29,7 @@ type loop[T any] struct {
 	payload       *Payload    // the last one; nil before the first
 	inspected     Digest      // the payload that Codec has accepted
 	admitFailures int         // in a row
+	admitErr      error       // to be reported
 	again         *time.Timer // to handle payload again
 
 	store    *time.Timer // to retry a failed store operation
@@ -379,12 +380,17 @@ func (l *loop[T]) publish(ctx context.Context) {
 	c.reports, c.pruneErr, l.storeErr = nil, nil, nil
 	healthy := c.state.store == nil && !c.state.refused.transient()
 	c.mu.Unlock()
+	admitErr := l.admitErr
+	l.admitErr = nil
 	c.panicsMu.Lock()
 	panics := c.panics
 	c.panics = nil
 	c.panicsMu.Unlock()
 	for _, err := range panics {
 		c.reportError(ctx, fmt.Errorf("configcheckpoint: %w", err), "A callback panicked")
+	}
+	if admitErr != nil {
+		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: admit: %w", admitErr), "Failed to get an answer of Admit")
 	}
 	if pruneErr != nil {
 		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: remove old payloads: %w", pruneErr), "Failed to remove old payloads")
