@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
@@ -272,6 +274,62 @@ func TestListDuringRemoveSeesAWholeRunOrNone(t *testing.T) {
 	lists.Wait()
 	if left, err := os.ReadDir(lock.containers("uid", "c")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// An error means that nothing is known: podruntime would take a run that List leaves out
+// for lost, and start the next one beside it.
+func TestListThatCantReadADirectoryFails(t *testing.T) {
+	lock, r := newRuntime(t)
+	endedRun(t, r, podruntime.ContainerID{Pod: "other", Name: "c"})
+	unreadable := lock.containers("uid", "")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(unreadable), 0o700), os.Symlink("containers", unreadable)); err != nil { // to itself
+		t.Fatal(err)
+	}
+	for _, pod := range []types.UID{"uid", ""} {
+		if list, err := r.List(t.Context(), pod); err == nil {
+			t.Errorf("List(%q) returned %v and no error", pod, list)
+		}
+	}
+	if usage, err := r.DiskUsage(t.Context(), "uid"); err == nil {
+		t.Errorf("DiskUsage returned %v and no error", usage)
+	}
+	if _, err := New(t.Context(), Config{Root: lock}); err == nil {
+		t.Error("New returned no error")
+	}
+	if list, err := r.List(t.Context(), "other"); err != nil || len(list) != 1 {
+		t.Errorf("another pod: %v, %v", list, err)
+	}
+}
+
+// The names of directories are not patterns.
+func TestARootWithBrackets(t *testing.T) {
+	lock, err := Lock(filepath.Join(t.TempDir(), "a[1]*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Close() })
+	half := filepath.Join(lock.containers("uid", "c"), removedPrefix+"0")
+	if err := os.MkdirAll(half, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(t.Context(), Config{Root: lock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	if _, err := os.Stat(half); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what was being removed is there: %v", err)
+	}
+	id := podruntime.ContainerID{Pod: "uid", Name: "c", Attempt: 12}
+	endedRun(t, r, id)
+	for _, pod := range []types.UID{"uid", ""} {
+		if list, err := r.List(t.Context(), pod); err != nil || len(list) != 1 || list[0].ID != id {
+			t.Errorf("List(%q): %v, %v", pod, list, err)
+		}
+	}
+	if usage, err := r.DiskUsage(t.Context(), "uid"); err != nil || usage["c"] == 0 {
+		t.Errorf("DiskUsage: %v, %v", usage, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -56,4 +57,49 @@ func (s *Root) Path() string { return s.root }
 // containers returns the directory of a container.
 func (s *Root) containers(uid, name string) string {
 	return filepath.Join(s.root, "pods", uid, "containers", name)
+}
+
+// eachDir calls f for each directory in the directories of a pod's containers, or of
+// all containers if uid is empty. What is removed in the meantime may be left out. Any
+// error ends it: what can't be read is not missing.
+func (s *Root) eachDir(uid string, f func(uid, name, dir string) error) error {
+	pods := []string{uid}
+	if uid == "" {
+		var err error
+		if pods, err = dirsIn(filepath.Join(s.root, "pods")); err != nil {
+			return err
+		}
+	}
+	for _, uid := range pods {
+		containers, err := dirsIn(s.containers(uid, ""))
+		if err != nil {
+			return err
+		}
+		for _, name := range containers {
+			dirs, err := dirsIn(s.containers(uid, name))
+			if err != nil {
+				return err
+			}
+			for _, dir := range dirs {
+				if err := f(uid, name, dir); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// dirsIn returns the names of the directories in a directory, which may be missing.
+func dirsIn(path string) (names []string, err error) {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
 }

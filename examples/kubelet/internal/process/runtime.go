@@ -76,18 +76,18 @@ var _ interface {
 // Goroutines of the Runtime have the values of ctx, and end with it or with Close.
 func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, runs: map[podruntime.ContainerID]*run{}, ended: map[podruntime.ContainerID]bool{}, changed: map[types.UID]bool{}, wake: make(chan struct{}, 1)}
-	r.ctx, r.end = context.WithCancel(ctx)
 	// Commands that ran in containers for the last process have ended with it, and what
 	// it was removing is removed.
-	for _, prefix := range []string{execPrefix, removedPrefix} {
-		left, err := filepath.Glob(filepath.Join(cfg.Root.containers("*", "*"), prefix+"*"))
-		if err != nil {
-			return nil, err
+	err := cfg.Root.eachDir("", func(uid, name, dir string) error {
+		if strings.HasPrefix(dir, execPrefix) || strings.HasPrefix(dir, removedPrefix) {
+			discard(ctx, filepath.Join(cfg.Root.containers(uid, name), dir))
 		}
-		for _, path := range left {
-			discard(ctx, path)
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	r.ctx, r.end = context.WithCancel(ctx)
 	return r, nil
 }
 
@@ -105,30 +105,21 @@ func (r *Runtime) log(id podruntime.ContainerID) string { return r.dir(id) + ".l
 
 // List implements podruntime.Runtime.
 func (r *Runtime) List(ctx context.Context, pod types.UID) ([]podruntime.Container, error) {
-	pattern := string(pod)
-	if pod == "" {
-		pattern = "*"
-	}
-	dirs, err := filepath.Glob(filepath.Join(r.cfg.Root.containers(pattern, "*"), "[0-9]*"))
-	if err != nil {
-		return nil, err
-	}
 	var list []podruntime.Container
-	for _, dir := range dirs {
-		attempt, err := strconv.Atoi(filepath.Base(dir))
+	err := r.cfg.Root.eachDir(string(pod), func(uid, name, dir string) error {
+		attempt, err := strconv.Atoi(dir)
 		if err != nil {
-			continue // a log
+			return nil // of a command, or being removed
 		}
-		name := filepath.Dir(dir)
-		id := podruntime.ContainerID{Pod: types.UID(filepath.Base(filepath.Dir(filepath.Dir(name)))), Name: filepath.Base(name), Attempt: attempt}
-		c, err := r.container(ctx, id)
+		c, err := r.container(ctx, podruntime.ContainerID{Pod: types.UID(uid), Name: name, Attempt: attempt})
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed in the meantime
-		}
-		if err != nil {
-			return nil, err
+			return nil // removed in the meantime
 		}
 		list = append(list, c)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return list, nil
 }
@@ -453,13 +444,13 @@ func (r *Runtime) LogTail(_ context.Context, id podruntime.ContainerID, limit in
 // DiskUsage implements podruntime.DiskMeter: a container has the output of its runs and
 // their records.
 func (r *Runtime) DiskUsage(_ context.Context, pod types.UID) (map[string]int64, error) {
-	dirs, err := filepath.Glob(r.cfg.Root.containers(string(pod), "*"))
+	containers, err := dirsIn(r.cfg.Root.containers(string(pod), ""))
 	if err != nil {
 		return nil, err
 	}
 	usage := map[string]int64{}
-	for _, dir := range dirs {
-		if usage[filepath.Base(dir)], err = podruntime.DirUsage(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, name := range containers {
+		if usage[name], err = podruntime.DirUsage(r.cfg.Root.containers(string(pod), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
