@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -290,12 +291,28 @@ func logName(id podruntime.ContainerID) string {
 // removeLogs deletes the log of a container and its rotated parts.
 func (r *Runtime) removeLogs(id podruntime.ContainerID) error {
 	log := r.logPath(id)
-	rotated, err := filepath.Glob(log + ".*")
+	rotated, err := files(log+".", "")
 	errs := []error{err, os.RemoveAll(log)}
 	for _, path := range rotated {
 		errs = append(errs, os.RemoveAll(path))
 	}
 	return errors.Join(errs...)
+}
+
+// files returns the paths of the files whose paths begin and end so, by name. Unlike
+// filepath.Glob it leaves out nothing that it can't read, and takes no path for a pattern.
+func files(prefix, suffix string) (paths []string, err error) {
+	dir, name := filepath.Split(prefix)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), name) && strings.HasSuffix(e.Name(), suffix) {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, err
 }
 
 // Resize implements podruntime.Resizer.

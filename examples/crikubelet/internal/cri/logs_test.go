@@ -4,12 +4,15 @@
 package cri
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/criserver"
 	"github.com/kubewright/kubewright/examples/internal/crilog"
@@ -92,6 +95,56 @@ func TestAFollowedLogSurvivesItsRotation(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(path + "*"); len(left) != 0 {
 		t.Errorf("after Remove: %v", left)
+	}
+}
+
+// A directory may have any name, and one that can't be read is not empty.
+func TestADirectoryWithBracketsLosesNoFile(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	r.cfg.LogDir = filepath.Join(r.cfg.LogDir, "a[1]*")
+	r.pulledImages.dir = filepath.Join(r.pulledImages.dir, "a[1]*")
+	if err := r.Start(t.Context(), set(t, r, pod())); err != nil {
+		t.Fatal(err)
+	}
+	path := writeLog(t, r, "")
+	old := func() []string {
+		entries, err := os.ReadDir(filepath.Dir(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	for range 4 {
+		writeLog(t, r, strings.Repeat("x\n", 4))
+		if err := r.rotateLogs(t.Context(), LogRotation{MaxSize: 100, MaxFiles: 3}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names := old(); len(names) != 3 {
+		t.Errorf("logs after four rotations: %v, want two old ones and the current one", names)
+	}
+	if err := errors.Join(r.Stop(t.Context(), logID, podruntime.StopOptions{}), r.Remove(t.Context(), logID)); err != nil {
+		t.Fatal(err)
+	}
+	if names := old(); len(names) > 0 {
+		t.Errorf("logs after Remove: %v", names)
+	}
+	if err := errors.Join(r.pulledImages.pulled("app:1", "sha256:1", &runtimeapi.AuthConfig{}, "uid"), r.pulledImages.forgetPod("uid")); err != nil {
+		t.Fatal(err)
+	}
+	if rec, _, err := r.pulledImages.read("sha256:1"); err != nil || len(rec.Pods) > 0 {
+		t.Errorf("the pod is not forgotten: %+v, %v", rec, err)
+	}
+	if err := errors.Join(os.RemoveAll(r.pulledImages.dir), os.Symlink(filepath.Base(r.pulledImages.dir), r.pulledImages.dir)); err != nil { // to itself
+		t.Fatal(err)
+	}
+	if err := r.pulledImages.forgetPod("uid"); err == nil {
+		t.Error("no error for a directory that can't be read")
 	}
 }
 

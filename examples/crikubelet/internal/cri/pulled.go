@@ -123,9 +123,9 @@ func (p *pulledImages) forgetImage(image string) error {
 func (p *pulledImages) forgetPod(pod types.UID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	files, err := filepath.Glob(filepath.Join(p.dir, "image-*.json"))
+	images, err := files(filepath.Join(p.dir, "image-"), ".json")
 	errs := []error{err}
-	for _, file := range files {
+	for _, file := range images {
 		var rec pulledImage
 		_, err := record.Read(file, &rec)
 		if at := slices.Index(rec.Pods, pod); err == nil && at >= 0 {

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -70,11 +68,10 @@ func (r *Runtime) rotateLog(ctx context.Context, container, log string, rotation
 	if _, err := r.client.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: container}); err != nil {
 		return errors.Join(err, os.Rename(aside, log))
 	}
-	old, err := filepath.Glob(log + ".*")
+	old, err := files(log+".", "") // by time
 	if err != nil {
 		return err
 	}
-	slices.Sort(old) // by time
 	var errs []error
 	for _, path := range old[:max(0, len(old)-rotation.MaxFiles+1)] {
 		errs = append(errs, os.Remove(path))
