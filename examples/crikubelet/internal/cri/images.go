@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -39,7 +41,7 @@ func (r *Runtime) Pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 	case policy == corev1.PullNever:
 		return &podruntime.StartError{Reason: "ErrImageNeverPull", Err: fmt.Errorf("container image %q is not present with pull policy of Never", c.Image)}
 	}
-	if err := r.pull(ctx, pod, spec); err != nil {
+	if err := r.pull(ctx, pod, spec, image.GetId()); err != nil {
 		return &podruntime.StartError{Reason: "ErrImagePull", BackoffReason: "ImagePullBackOff", Err: err}
 	}
 	return nil
@@ -69,8 +71,9 @@ func (r *Runtime) image(ctx context.Context, c *corev1.Container) (*runtimeapi.I
 }
 
 // pull pulls an image with each of the pod's credentials for its registry, until one
-// is accepted. Without credentials it is pulled anonymously.
-func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.ImageSpec) error {
+// is accepted. Without credentials it is pulled anonymously. had is the ID of the image that
+// the runtime has, or empty.
+func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.ImageSpec, had string) error {
 	select {
 	case r.pulls <- struct{}{}:
 	case <-ctx.Done():
@@ -87,7 +90,7 @@ func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.Im
 	var errs []error
 	for _, auth := range credentials {
 		if auth != nil {
-			if err := r.pulledImages.begin(spec.Image); err != nil {
+			if err := r.pulledImages.begin(spec.Image, had); err != nil {
 				return err
 			}
 		}
@@ -97,10 +100,22 @@ func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.Im
 			if answer, err = r.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec}); err == nil && answer.Image != nil {
 				return r.pulledImages.pulled(spec.Image, answer.Image.Id, auth, pod.UID)
 			}
+		} else if auth != nil && answered(err) {
+			err = errors.Join(err, r.pulledImages.failed(spec.Image))
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// answered reports whether an error of a call is the answer of the runtime. Otherwise the
+// runtime may still do what it was asked for.
+func answered(err error) bool {
+	switch status.Code(err) {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable:
+		return false
+	}
+	return true
 }
 
 // reference returns the name of an image with its tag.

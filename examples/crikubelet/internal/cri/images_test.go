@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -128,7 +130,7 @@ func TestAnImageOfASecretIsForPodsWithThatSecret(t *testing.T) {
 	}
 	// A process that is killed during a pull leaves an image that it has not accounted for.
 	next := newRuntime(t, server, secret("right", "right"))
-	if err := next.pulledImages.begin("r.example/loaded:1"); err != nil {
+	if err := next.pulledImages.begin("r.example/loaded:1", ""); err != nil {
 		t.Fatal(err)
 	}
 	if got := pull(next, "loaded", "", "1", corev1.PullIfNotPresent); got != "ErrImagePull 1" {
@@ -141,6 +143,78 @@ func TestAnImageOfASecretIsForPodsWithThatSecret(t *testing.T) {
 	}
 	if err := r.pulledImages.forgetImage("sha256:2"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A pull that fails, or is cut off, takes an image that was loaded from no pod.
+func TestAPullThatFailsTakesALoadedImageFromNoPod(t *testing.T) {
+	const name = "r.example/app:1"
+	loaded := &runtimeapi.Image{Id: "sha256:loaded"}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "any"}, Type: corev1.SecretTypeDockercfg,
+		Data: map[string][]byte{corev1.DockerConfigKey: []byte(`{"r.example":{"username":"me","password":"expired"}}`)}}
+	refused := status.Error(codes.Unauthenticated, "expired")
+	for what, tc := range map[string]struct {
+		here    bool  // before the pull; otherwise it is loaded after it
+		err     error // of the pull; nil: it brings the same image
+		earlier bool  // an earlier process was killed during a pull
+		allowed bool
+	}{
+		"refused, here":            {true, refused, false, true},
+		"cut off, here":            {true, status.Error(codes.Canceled, "the pod is gone"), false, true},
+		"the same image, here":     {true, nil, false, true},
+		"refused, loaded after it": {false, refused, false, true},
+		// The runtime may have pulled it.
+		"cut off, there after it":     {false, status.Error(codes.Unavailable, "killed"), false, false},
+		"refused, cut off before it":  {false, refused, true, false},
+		"refused, here since another": {true, refused, true, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			server := criserver.Start(t)
+			r := newRuntime(t, server, secret)
+			if tc.here {
+				server.Images[name] = loaded
+			}
+			if tc.earlier {
+				if err := (&pulledImages{dir: r.cfg.PullDir, pulling: map[string]int{}}).begin(name, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			server.Fail = func(method string) error {
+				if method == "PullImage" {
+					return tc.err
+				}
+				return nil
+			}
+			server.Registry[name] = loaded
+			p := pod(func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "any"}} })
+			if err := r.Pull(t.Context(), p, &corev1.Container{Image: name, ImagePullPolicy: corev1.PullAlways}); (err == nil) != (tc.err == nil) {
+				t.Fatal(err)
+			}
+			server.Images[name] = loaded
+			other := pod(func(p *corev1.Pod) { p.UID = "2" })
+			if err := r.Pull(t.Context(), other, &corev1.Container{Image: name, ImagePullPolicy: corev1.PullNever}); (err == nil) != tc.allowed {
+				t.Errorf("the pod of another tenant: %v", err)
+			}
+		})
+	}
+}
+
+// The mark of a pull stays while another one of that image is under way.
+func TestAPullThatFailsLeavesTheMarkOfAnotherOne(t *testing.T) {
+	r := newRuntime(t, criserver.Start(t))
+	p := &r.pulledImages
+	mayUse := func() bool {
+		ok, err := p.mayUse("app:1", "sha256:1", "other", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	if err := errors.Join(p.begin("app:1", ""), p.begin("app:1", ""), p.failed("app:1")); err != nil || mayUse() {
+		t.Errorf("one of two pulls has failed: %t, %v", mayUse(), err)
+	}
+	if err := p.failed("app:1"); err != nil || !mayUse() {
+		t.Errorf("both have failed: %t, %v", mayUse(), err)
 	}
 }
 

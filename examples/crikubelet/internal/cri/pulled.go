@@ -25,7 +25,9 @@ import (
 // has a file for each image, and one for each pull with credentials that is under way.
 type pulledImages struct {
 	dir string
-	mu  sync.Mutex // guards the files
+
+	mu      sync.Mutex     // guards the files, too
+	pulling map[string]int // the pulls of an image that may have left it unaccounted for
 }
 
 // A pulledImage is the record of an image.
@@ -49,11 +51,41 @@ func keyOf(auth *runtimeapi.AuthConfig) string {
 }
 
 // begin notes a pull with credentials before it is made: if the process is killed after it, the
-// image is not one that the runtime had before.
-func (p *pulledImages) begin(ref string) error {
+// image is not one that the runtime had before. An image that the runtime has under that name
+// now stays what it is; had is its ID, or empty.
+func (p *pulledImages) begin(ref, had string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return errors.Join(os.MkdirAll(p.dir, 0o700), record.Write(p.file("pulling", ref), struct{}{}))
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		return err
+	}
+	_, err := os.Stat(p.file("pulling", ref))
+	switch {
+	case err == nil && p.pulling[ref] == 0:
+		p.pulling[ref] = 1 // that of an earlier process
+	case errors.Is(err, os.ErrNotExist) && had != "":
+		var rec pulledImage
+		found, err := record.Read(p.file("image", had), &rec)
+		if err == nil && !found {
+			err = record.Write(p.file("image", had), pulledImage{Anyone: true})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	p.pulling[ref]++
+	return record.Write(p.file("pulling", ref), struct{}{})
+}
+
+// failed takes back a begin: the runtime says that it has not got the image.
+func (p *pulledImages) failed(ref string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pulling[ref]--; p.pulling[ref] > 0 {
+		return nil
+	}
+	delete(p.pulling, ref)
+	return os.RemoveAll(p.file("pulling", ref))
 }
 
 // pulled notes who has pulled an image, and with which credentials; nil: with none.
@@ -64,6 +96,7 @@ func (p *pulledImages) pulled(ref, image string, auth *runtimeapi.AuthConfig, po
 	if _, err := record.Read(p.file("image", image), &rec); err != nil {
 		return err
 	}
+	delete(p.pulling, ref)
 	if auth == nil {
 		rec = pulledImage{Anyone: true}
 	} else {

@@ -132,7 +132,7 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	return &Runtime{
-		pulledImages: pulledImages{dir: cfg.PullDir},
+		pulledImages: pulledImages{dir: cfg.PullDir, pulling: map[string]int{}},
 		cfg:          cfg, conn: conn, client: runtimeapi.NewRuntimeServiceClient(conn), images: runtimeapi.NewImageServiceClient(conn),
 		pulls: make(chan struct{}, cfg.MaxPulls), statuses: map[string]*runtimeapi.ContainerStatus{}, boxes: map[string]*runtimeapi.PodSandboxStatus{},
 	}, nil
