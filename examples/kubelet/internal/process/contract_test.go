@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -330,6 +331,45 @@ func TestARootWithBrackets(t *testing.T) {
 	}
 	if usage, err := r.DiskUsage(t.Context(), "uid"); err != nil || usage["c"] == 0 {
 		t.Errorf("DiskUsage: %v, %v", usage, err)
+	}
+}
+
+// A run may leave read-only directories in its working directory, as Go's module cache
+// is. The next one starts all the same, if the kubelet is not root.
+func TestARunFollowsOneThatLeftAReadOnlyDirectory(t *testing.T) {
+	dir := t.TempDir()
+	root := filepath.Join(dir, "root")
+	paths := []string{dir, root, filepath.Join(root, "mod"), filepath.Join(root, "mod", "x"), filepath.Join(root, "mod", "x", "go.mod")}
+	if err := errors.Join(os.MkdirAll(paths[3], 0o700), os.WriteFile(paths[4], nil, 0o400), os.Chmod(paths[3], 0o500), os.Chmod(paths[2], 0o500)); err != nil {
+		t.Fatal(err)
+	}
+	const nobody = 65534
+	if os.Geteuid() == 0 {
+		if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			if err := os.Chown(path, nobody, nobody); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	linked := make(chan error)
+	go func() {
+		runtime.LockOSThread() // it ends with this goroutine
+		if os.Geteuid() == 0 {
+			if err := syscall.Setfsuid(nobody); err != nil {
+				linked <- err
+				return
+			}
+		}
+		linked <- link(root, nil)
+	}()
+	if err := <-linked; err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(root); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

@@ -553,7 +553,8 @@ func environ(vars []string, hostname, root string) []string {
 
 // link makes the root of a container: a symbolic link for each mount.
 func link(root string, mounts []podruntime.Mount) error {
-	if err := os.RemoveAll(root); err != nil {
+	// It is the working directory, and the last run may have left anything in it.
+	if err := rmtree.Remove(root); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(root, 0o700); err != nil {
