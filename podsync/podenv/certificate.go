@@ -24,6 +24,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // pollCertificate is the time between two looks at a request for a certificate.
@@ -68,10 +70,12 @@ func (f *filler) request(ctx context.Context, s *corev1.PodCertificateProjection
 	ctx, cancel := context.WithTimeout(ctx, cfg.CallTimeout)
 	defer cancel()
 	account, err := cfg.ServiceAccounts.ServiceAccounts(pod.Namespace).Get(ctx, accountOf(pod), metav1.GetOptions{})
+	account, err = apierr.Answer(account, err, accountOf(pod))
 	if err != nil {
 		return nil, err
 	}
 	node, err := cfg.Nodes.Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
+	node, err = apierr.Answer(node, err, pod.Spec.NodeName)
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +119,8 @@ func (f *filler) answer(ctx context.Context, r *certificateRequest) (*certificat
 		switch {
 		case err != nil:
 			return nil, err
+		case list.ResourceVersion == "":
+			return nil, apierr.ErrAnswer
 		case len(list.Items) == 0:
 			return nil, ErrMissing
 		case len(list.Items[0].Status.Conditions) > 0:

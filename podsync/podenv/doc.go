@@ -72,8 +72,9 @@
 //
 // While the API server can't be reached, a pod of [Resolver.Recall] uses the objects and
 // tokens of its Memory. After one failed request it sends no other request for them.
-// Answers with 403 and 404 count as answers: an object that was deleted is missing.
-// Certificates are not stored.
+// Answers with 403 and 404 count as answers: an object that was deleted is missing. But a
+// page of a proxy, or an object that a proxy makes up, is no answer: nothing is missing
+// because of it, and the Memory keeps what it has. Certificates are not stored.
 //
 // # Permissions
 //

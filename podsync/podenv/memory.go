@@ -86,9 +86,10 @@ func (m *Memory) keep(key objectKey, h *held) {
 
 // unreachable reports whether an error of a request says that the API server can't be
 // reached, or can't answer. A request that it denies or whose object it does not have was
-// answered, and one that the caller has canceled tells nothing.
+// answered, but not if a proxy says so, and one that the caller has canceled tells nothing.
 func unreachable(ctx context.Context, err error) bool {
-	return err != nil && ctx.Err() == nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err)
+	answered := (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && !apierrors.IsUnexpectedServerError(err)
+	return err != nil && ctx.Err() == nil && !answered
 }
 
 // A shelf finds equal objects that Memories hold, so that a ConfigMap of a hundred pods is

@@ -9,6 +9,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io"
+	"maps"
+	"net/http"
 	"reflect"
 	"slices"
 	"strings"
@@ -25,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // everything is a pod with an object of each kind that a Memory has.
@@ -68,6 +72,9 @@ func TestTheMemoryStandsInWhileTheAPIServerIsAway(t *testing.T) {
 		"overloaded":  {apitest.Fault{Status: apierrors.NewTooManyRequestsError("later")}, true},
 		"unavailable": {apitest.Fault{Status: apierrors.NewServiceUnavailable("etcd")}, true},
 		"failing":     {apitest.Fault{Status: apierrors.NewInternalError(errors.New("etcd"))}, true},
+		"a page":      {apitest.Fault{Answer: page(http.StatusNotFound)}, true},
+		"denied page": {apitest.Fault{Answer: page(http.StatusForbidden)}, true},
+		"made up":     {apitest.Fault{Answer: empty}, true},
 		"denied":      {apitest.Fault{Status: apierrors.NewForbidden(schema.GroupResource{}, "x", errors.New("no"))}, false},
 		"gone":        {apitest.Fault{Status: apierrors.NewNotFound(schema.GroupResource{}, "x")}, false},
 	} {
@@ -114,6 +121,86 @@ func TestTheMemoryStandsInWhileTheAPIServerIsAway(t *testing.T) {
 				cancel()
 				if _, _, err := resolve(ctx, w.resolver.Recall(first.pod, memory)); err == nil {
 					t.Error("a call that was canceled succeeded")
+				}
+			})
+		})
+	}
+}
+
+// page returns the answer of a proxy that has no API server behind it.
+func page(code int) func(apitest.Request) (*http.Response, error) {
+	return func(apitest.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"text/html"}}, Body: io.NopCloser(strings.NewReader("<html>default backend</html>"))}, nil
+	}
+}
+
+// empty is the answer of a proxy that makes up an object.
+func empty(apitest.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+}
+
+// What a proxy answers is about no object: a Memory loses nothing by it, and nothing is missing.
+func TestAProxysAnswerSaysNothing(t *testing.T) {
+	for name, answer := range map[string]func(apitest.Request) (*http.Response, error){"a page": page(http.StatusNotFound), "an empty object": empty} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := memoryWorld(t)
+				clientset := w.server.Client(apitest.NodeUser("n1"))
+				w.resolver.cfg.Certificates = clientset.CertificatesV1()
+				w.resolver.cfg.Nodes = clientset.CoreV1()
+				w.server.Put(bundle("all", signer, anchor("a"), nil))
+				pod := everything()
+				sources := &pod.Spec.Volumes[0].Projected.Sources
+				*sources = append(*sources,
+					corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Items: []corev1.KeyToPath{{Key: "k", Path: "settings"}}, Optional: new(true)}},
+					corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "one", Name: new("all"), Optional: new(true)}},
+					corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "list", SignerName: new(signer), LabelSelector: &metav1.LabelSelector{}, Optional: new(true)}})
+				pod = w.pod(pod).pod
+				memory := &Memory{}
+				vars, files, err := resolve(t.Context(), w.resolver.Recall(pod, memory))
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Hour) // no list of Services is that old
+				remove, version := w.server.Inject(apitest.Fault{Answer: answer}), memory.Version()
+				// One request after the other, as each may find that the API server is away.
+				for range 2 {
+					p := w.resolver.Recall(pod, memory)
+					for key := range maps.Clone(memory.held) {
+						p.noAnswer = false
+						switch key.kind {
+						case "ConfigMap":
+							_, _ = p.configMap(t.Context(), key.name)
+						case "Secret":
+							_, _ = p.secret(t.Context(), key.name)
+						case "ClusterTrustBundle":
+							_, _ = p.trustBundle(t.Context(), key.name)
+						case "ClusterTrustBundleList":
+							_, _ = p.trustBundles(t.Context(), key.name)
+						case kindServices:
+							_, _ = p.serviceLinks(t.Context(), key.namespace, key.name)
+						}
+					}
+					p.noAnswer = false
+					if files, err := p.Volume(t.Context(), "v"); err != nil || len(files["token"].Data) == 0 {
+						t.Errorf("%d files, %v", len(files), err)
+					}
+				}
+				if memory.Version() != version {
+					t.Error("the Memory has changed")
+				}
+				// A pod that has read nothing waits, also for what is optional.
+				if env, err := w.resolver.Recall(pod, &Memory{}).Container(t.Context(), "app", Addresses{}); err == nil || errors.Is(err, ErrMissing) || !CanWait(err) {
+					t.Errorf("a new pod has %v, %v", env.Vars, err)
+				}
+				if files, err := w.resolver.Recall(pod, &Memory{}).Volume(t.Context(), "v"); err == nil || errors.Is(err, ErrMissing) || !CanWait(err) {
+					t.Errorf("a new pod has %d files, %v", len(files), err)
+				}
+				remove()
+				w.server.Inject(apitest.Fault{Err: errors.New("connection refused")})
+				again, volume, err := resolve(t.Context(), w.resolver.Recall(pod, memory))
+				if err != nil || !slices.Equal(again, vars) || len(volume) != len(files) || string(volume["list"].Data) != string(files["list"].Data) {
+					t.Errorf("afterwards %q and %d files, %v, want %q and %d", again, len(volume), err, vars, len(files))
 				}
 			})
 		})
@@ -470,6 +557,9 @@ func TestWhatSaysThatTheAPIServerIsAway(t *testing.T) {
 		"denied":           {t.Context(), apierrors.NewForbidden(schema.GroupResource{}, "x", nil), false},
 		"absent":           {t.Context(), apierrors.NewNotFound(schema.GroupResource{}, "x"), false},
 		"overloaded":       {t.Context(), apierrors.NewServiceUnavailable("x"), true},
+		"a page":           {t.Context(), apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "x", "<html>", 0, true), true},
+		"a denied page":    {t.Context(), apierrors.NewGenericServerResponse(http.StatusForbidden, "get", schema.GroupResource{}, "x", "<html>", 0, true), true},
+		"another object":   {t.Context(), apierr.ErrAnswer, true},
 	} {
 		if got := unreachable(tc.ctx, tc.err); got != tc.want {
 			t.Errorf("%s: %v", name, got)

@@ -10,8 +10,9 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // Pod resolves the inputs of one pod's containers and volumes. It keeps each object
@@ -83,30 +84,37 @@ func (p *Pod) container(name string) (*corev1.Container, error) {
 // configMap returns a ConfigMap of the pod's namespace. The error is ErrMissing if
 // there is none.
 func (p *Pod) configMap(ctx context.Context, name string) (*corev1.ConfigMap, error) {
-	return read(ctx, p, "ConfigMap", name, func(ctx context.Context) (*corev1.ConfigMap, error) {
-		return p.resolver.cfg.ConfigMaps.ConfigMaps(p.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	return read(ctx, p, "ConfigMap", "configmaps", name, func(ctx context.Context) (*corev1.ConfigMap, error) {
+		cm, err := p.resolver.cfg.ConfigMaps.ConfigMaps(p.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		return apierr.Answer(cm, err, name)
 	})
 }
 
 // secret returns a Secret of the pod's namespace. The error is ErrMissing if there
 // is none.
 func (p *Pod) secret(ctx context.Context, name string) (*corev1.Secret, error) {
-	return read(ctx, p, "Secret", name, func(ctx context.Context) (*corev1.Secret, error) {
-		return p.resolver.cfg.Secrets.Secrets(p.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	return read(ctx, p, "Secret", "secrets", name, func(ctx context.Context) (*corev1.Secret, error) {
+		secret, err := p.resolver.cfg.Secrets.Secrets(p.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		return apierr.Answer(secret, err, name)
 	})
 }
 
 // trustBundle returns a ClusterTrustBundle. The error is ErrMissing if there is none.
 func (p *Pod) trustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
-	return read(ctx, p, "ClusterTrustBundle", name, func(ctx context.Context) (*certificatesv1.ClusterTrustBundle, error) {
-		return p.resolver.cfg.Certificates.ClusterTrustBundles().Get(ctx, name, metav1.GetOptions{})
+	return read(ctx, p, "ClusterTrustBundle", "clustertrustbundles", name, func(ctx context.Context) (*certificatesv1.ClusterTrustBundle, error) {
+		bundle, err := p.resolver.cfg.Certificates.ClusterTrustBundles().Get(ctx, name, metav1.GetOptions{})
+		return apierr.Answer(bundle, err, name)
 	})
 }
 
 // trustBundles returns the ClusterTrustBundles that match a selector.
 func (p *Pod) trustBundles(ctx context.Context, selector string) (*certificatesv1.ClusterTrustBundleList, error) {
-	return read(ctx, p, "ClusterTrustBundleList", selector, func(ctx context.Context) (*certificatesv1.ClusterTrustBundleList, error) {
-		return p.resolver.cfg.Certificates.ClusterTrustBundles().List(ctx, metav1.ListOptions{LabelSelector: selector})
+	return read(ctx, p, "ClusterTrustBundleList", "", selector, func(ctx context.Context) (*certificatesv1.ClusterTrustBundleList, error) {
+		list, err := p.resolver.cfg.Certificates.ClusterTrustBundles().List(ctx, metav1.ListOptions{LabelSelector: selector})
+		if err == nil && list.ResourceVersion == "" {
+			err = apierr.ErrAnswer
+		}
+		return list, err
 	})
 }
 
@@ -157,8 +165,9 @@ func (p *Pod) forget(kind, name string) {
 	delete(p.objects, objectKey{kind, p.pod.Namespace, name})
 }
 
-// read returns the object that the pod has read before, or reads it.
-func read[T any](ctx context.Context, p *Pod, kind, name string, get func(context.Context) (*T, error)) (*T, error) {
+// read returns the object that the pod has read before, or reads it. resource is that of the
+// API, empty for a list, which is never missing.
+func read[T any](ctx context.Context, p *Pod, kind, resource, name string, get func(context.Context) (*T, error)) (*T, error) {
 	key := objectKey{kind, p.pod.Namespace, name}
 	p.mu.Lock()
 	kept, ok := p.objects[key]
@@ -172,7 +181,7 @@ func read[T any](ctx context.Context, p *Pod, kind, name string, get func(contex
 	if !known || !p.away() {
 		obj, err = p.resolver.reads.get(ctx, key, true, func(ctx context.Context) (any, error) { return get(ctx) })
 		switch {
-		case apierrors.IsNotFound(err):
+		case apierr.IsMissing(err, resource, name):
 			p.memory.keep(key, &held{})
 			return nil, ErrMissing
 		case err == nil:

@@ -35,7 +35,7 @@ func (r *Resolver) Pod(pod *corev1.Pod) *Pod {
 
 // Recall is Pod for a pod whose objects were read before: while the API server can't be
 // reached, those in memory take their places, and so do its tokens. A request that the API
-// server answers with 403 or 404 fails as usual. What is read is stored in memory for the next time.
+// server itself answers with 403 or 404 fails as usual. What is read is stored in memory for the next time.
 func (r *Resolver) Recall(pod *corev1.Pod, memory *Memory) *Pod {
 	p := r.Pod(pod)
 	p.memory = memory

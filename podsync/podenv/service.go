@@ -13,8 +13,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // The Service by which containers find the API server, whether or not the pod
@@ -138,8 +139,9 @@ func (r *Resolver) readLinks(ctx context.Context, namespace, name string) ([]ser
 	var items []corev1.Service
 	if name != "" {
 		s, err := r.cfg.Services.Services(namespace).Get(ctx, name, metav1.GetOptions{})
+		s, err = apierr.Answer(s, err, name)
 		switch {
-		case apierrors.IsNotFound(err):
+		case apierr.IsMissing(err, "services", name):
 		case err != nil:
 			return nil, err
 		default:
@@ -148,6 +150,9 @@ func (r *Resolver) readLinks(ctx context.Context, namespace, name string) ([]ser
 	} else {
 		// From the server's watch cache: a Service may be a moment old.
 		list, err := r.cfg.Services.Services(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err == nil && list.ResourceVersion == "" {
+			err = apierr.ErrAnswer
+		}
 		if err != nil {
 			return nil, err
 		}

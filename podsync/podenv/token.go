@@ -11,8 +11,9 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // tokenSeconds is the API's default for how long a projected token is valid.
@@ -46,6 +47,9 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 		call, cancel := context.WithTimeout(ctx, f.p.resolver.cfg.CallTimeout)
 		answer, err = f.p.resolver.cfg.ServiceAccounts.ServiceAccounts(pod.Namespace).CreateToken(call, account, request, metav1.CreateOptions{})
 		cancel()
+		if err == nil && answer.Status.Token == "" {
+			err = apierr.ErrAnswer
+		}
 	}
 	if known && (answer == nil && err == nil || unreachable(ctx, err)) {
 		f.p.setAway()
@@ -55,7 +59,7 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 		return
 	}
 	if err != nil {
-		if apierrors.IsNotFound(err) {
+		if apierr.IsMissing(err, "serviceaccounts", account) {
 			err = fmt.Errorf("%w: %w", ErrMissing, err)
 		}
 		f.missing("ServiceAccount", account, "", nil, err)

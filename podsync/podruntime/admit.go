@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/podsync"
 )
 
@@ -57,6 +58,9 @@ func (p *Provider) matchesNode(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	node, err := p.cfg.ReadNode(ctx)
+	if err == nil && node.Name == "" { // a proxy has made it up
+		err = apierr.ErrAnswer
+	}
 	if err != nil {
 		return fmt.Errorf("podruntime: read the Node: %w", err)
 	}

@@ -105,6 +105,8 @@ func TestTheNodeKeepsPodsAway(t *testing.T) {
 		"no read if they match":          {stale, read(nil, errors.New("away")), zone("a"), "", "", false},
 		"a node that is not known":       {nil, nil, zone("a"), "", "", true},
 		"one that can be read":           {nil, read(stale, nil), zone("a"), "", "", false},
+		"one that a proxy makes up":      {stale, read(&corev1.Node{}, nil), zone("b"), "", "", true},
+		"only by a proxy":                {nil, read(&corev1.Node{}, nil), corev1.PodSpec{}, "", "", true},
 		"a taint NoExecute":              {tainted, nil, corev1.PodSpec{}, ReasonTaintToleration, taint, false},
 		"a taint that has gone":          {tainted, read(scheduled, nil), corev1.PodSpec{}, "", "", false},
 		"a taint NoSchedule":             {scheduled, nil, corev1.PodSpec{}, "", "", false},

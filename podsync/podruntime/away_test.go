@@ -6,6 +6,9 @@ package podruntime_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,6 +90,57 @@ func TestContainersRestartWhileTheAPIServerIsAway(t *testing.T) {
 					if n := len(w.starts[name]); n < 12 {
 						t.Errorf("%s was started %d times: %v", name, n, w.starts[name])
 					}
+				}
+			})
+		})
+	}
+}
+
+// page is the answer of a proxy that has no API server behind it.
+func page(apitest.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {"text/html"}}, Body: io.NopCloser(strings.NewReader("<html>default backend - 404</html>"))}, nil
+}
+
+// empty is the answer of a proxy that makes up an object.
+func empty(apitest.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+}
+
+// A proxy in place of the API server takes nothing from pods: neither the files of a volume nor
+// what containers restart with, which is also there when nothing answers any longer.
+func TestPodsKeepWhatTheyHaveBehindAProxy(t *testing.T) {
+	for name, answer := range map[string]func(apitest.Request) (*http.Response, error){"a page": page, "an empty object": empty} {
+		t.Run(name, func(t *testing.T) {
+			inWorldWith(t, withServices, func(w *world) {
+				pod := named("config", podOf(corev1.RestartPolicyAlways, configured(command("config", "exit 1 1m"), false)))
+				for _, optional := range []bool{false, true} {
+					pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("optional-", optional), VolumeSource: corev1.VolumeSource{
+						ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Optional: &optional},
+					}})
+				}
+				ref := w.start(pod)
+				time.Sleep(30 * time.Second)
+				remove := w.api.Inject(apitest.Fault{Answer: answer})
+				time.Sleep(time.Hour)
+				began := func() int {
+					w.machine.mu.Lock()
+					defer w.machine.mu.Unlock()
+					return len(w.starts["config"])
+				}
+				n := began()
+				if n < 12 { // runs of a minute with back-offs of up to five minutes
+					t.Errorf("it was started %d times in an hour", n)
+				}
+				for _, v := range pod.Spec.Volumes {
+					if data, err := os.ReadFile(filepath.Join(w.root, "pods", string(ref.UID), "volumes", v.Name, "k")); err != nil || string(data) != "text" {
+						t.Errorf("volume %s: %q, %v", v.Name, data, err)
+					}
+				}
+				remove()
+				w.api.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+				time.Sleep(time.Hour)
+				if more := began() - n; more < 10 {
+					t.Errorf("it was started %d times in the next hour", more)
 				}
 			})
 		})
