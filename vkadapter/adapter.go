@@ -95,6 +95,7 @@ func (a *Adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, er
 	own, end := a.change(ctx)
 	defer end()
 	state, err := a.finder.find(own, ref, pod)
+	a.held.looked(ref, err)
 	if !errors.Is(err, podsync.ErrNotFound) {
 		return state, err
 	}
@@ -234,12 +235,14 @@ func (a *Adapter) Backend() any { return newBackend(a.provider, a.cfg.NodeName) 
 func (a *Adapter) Release(ctx context.Context, ref podsync.Ref) error {
 	own, end := a.change(ctx)
 	defer end()
-	_, err := a.finder.find(own, ref, nil)
-	if err == nil && !isStray(ref) { // that one is not it: Stop has seen it go
-		err = a.delete(own, ref, a.held.pod(ref))
-	}
-	if err != nil && !errors.Is(err, podsync.ErrNotFound) {
-		return err
+	if !a.held.isGone(ref) && !isStray(ref) { // Stop has seen those go: what has the name now is not it
+		_, err := a.finder.find(own, ref, nil)
+		if err == nil {
+			err = a.delete(own, ref, a.held.pod(ref))
+		}
+		if err != nil && !errors.Is(err, podsync.ErrNotFound) {
+			return err
+		}
 	}
 	a.held.forget(ref)
 	return nil

@@ -80,7 +80,8 @@ func (g *group) wait() {
 }
 
 // ErrOtherPod is wrapped by the error of a call about a pod whose name another pod has in
-// the provider, if the adapter knows neither: it is not known whether the pod runs.
+// the provider, if the adapter knows neither: it is not known whether the pod runs. A provider that
+// returns no UIDs has one pod of a name: the next one gets this error until that one is released.
 var ErrOtherPod = errors.New("vkadapter: the provider holds another pod of this name")
 
 // find returns the state of a pod. The error wraps podsync.ErrNotFound if the provider
@@ -101,12 +102,15 @@ func (f *finder) locate(ctx context.Context, ref podsync.Ref, api *corev1.Pod) (
 	pod, err := f.getPod(ctx, ref)
 	switch {
 	case err == nil && pod != nil:
-		return f.found(ref, pod, false)
+		return f.found(ctx, ref, pod, false)
 	case err == nil:
 		// Some providers return this also if their back end does not answer. The status
 		// is what virtual-kubelet goes by.
 		status, err := f.getPodStatus(ctx, ref)
 		if err == nil && status != nil {
+			if err := f.held.claim(ref, status); err != nil {
+				return podsync.State{}, err
+			}
 			return f.held.polled(ref, status), nil
 		}
 		if err != nil && !isNotFound(err) {
@@ -132,12 +136,15 @@ func (f *finder) confirm(ctx context.Context, ref podsync.Ref, cause error) (pod
 	pod, known := pick(pods, ref)
 	switch {
 	case pod != nil:
-		return f.found(ref, pod, true)
+		return f.found(ctx, ref, pod, true)
 	case cause != nil && (!known || f.held.doubts(ref)):
 		return podsync.State{}, cause
 	}
 	return podsync.State{}, notHeld(ref)
 }
+
+// errEarlier says that the provider has only the end of an earlier pod under the name of a pod.
+var errEarlier = fmt.Errorf("%w: an earlier pod of the name has ended", podsync.ErrNotFound)
 
 func notHeld(ref podsync.Ref) error { return fmt.Errorf("pod %s: %w", ref, podsync.ErrNotFound) }
 
@@ -158,12 +165,23 @@ func pick(pods []*corev1.Pod, ref podsync.Ref) (pod *corev1.Pod, known bool) {
 }
 
 // found returns the state of the pod that the provider has returned for ref, in a list or not.
-func (f *finder) found(ref podsync.Ref, pod *corev1.Pod, inList bool) (podsync.State, error) {
+func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod, inList bool) (podsync.State, error) {
 	if pod.UID != "" && ref.UID != "" && pod.UID != ref.UID {
 		if f.held.knows(pod.UID) || hasEnded(&pod.Status) && f.held.unborn(ref) {
 			return podsync.State{}, notHeld(ref)
 		}
 		return podsync.State{}, fmt.Errorf("%w: UID %s instead of %s", ErrOtherPod, pod.UID, ref.UID)
+	}
+	if pod.UID == "" {
+		status := &pod.Status
+		if status.Phase == "" && f.held.unborn(ref) { // some providers have it only there
+			if polled, err := f.getPodStatus(ctx, ref); err == nil && polled != nil {
+				status = polled
+			}
+		}
+		if err := f.held.claim(ref, status); err != nil {
+			return podsync.State{}, err
+		}
 	}
 	return f.held.shown(ref, pod, inList), nil
 }
@@ -261,7 +279,7 @@ func (f *finder) getPods(ctx context.Context) ([]podsync.Ref, error) {
 			nameless = true
 		default:
 			ref := f.held.identify(pod, taken)
-			if f.foreign(ref, pod) {
+			if f.foreign(ref, pod) || f.held.superseded(ref) {
 				continue
 			}
 			if isStray(ref) && !f.returns(ctx, ref) {

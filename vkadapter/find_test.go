@@ -98,6 +98,16 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 	neighbor.Name, otherSpace.Namespace = "neighbor", "other"
 	noName := &corev1.Pod{}
 	adopt := func(h *holdings) { h.want(refWeb, mine) }
+	over, refOther, refNone := webPod("", "Failed"), podsync.RefOf(other), podsync.RefOf(nameless)
+	owned := func(owner, started *corev1.Pod) func(h *holdings) { // the name is that of owner
+		return func(h *holdings) {
+			if started != nil {
+				h.want(refWeb, started)
+			}
+			h.create(owner)
+			h.created(podsync.RefOf(owner), owner)
+		}
+	}
 	for name, c := range map[string]struct {
 		*scripted
 		before func(h *holdings)
@@ -105,15 +115,31 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 		want   string
 		calls  string
 	}{
-		"GetPod has it":                 {scripted: &scripted{pod: mine}, want: "held", calls: "GetPod GetPodStatus"},
-		"without a UID":                 {scripted: &scripted{pod: nameless}, want: "held", calls: "GetPod GetPodStatus"},
-		"errdefs' not found":            {scripted: &scripted{podErr: notFound}, want: "absent", calls: "GetPod"},
-		"the API's not found":           {scripted: &scripted{podErr: fmt.Errorf("get: %w", ofAPI)}, want: "absent", calls: "GetPod"},
-		"podsync's not found":           {scripted: &scripted{podErr: podsync.ErrNotFound}, want: "absent", calls: "GetPod"},
-		"another UID":                   {scripted: &scripted{pod: other}, want: "other", calls: "GetPod"},
-		"the UID of a pod of the API":   {scripted: &scripted{pod: other}, before: func(h *holdings) { h.handOver(other) }, want: "absent", calls: "GetPod"},
-		"another one that has ended":    {scripted: &scripted{pod: ended}, want: "absent", calls: "GetPod"},
-		"– after this one has started":  {scripted: &scripted{pod: ended}, before: adopt, want: "other", calls: "GetPod"},
+		"GetPod has it":                {scripted: &scripted{pod: mine}, want: "held", calls: "GetPod GetPodStatus"},
+		"without a UID":                {scripted: &scripted{pod: nameless}, want: "held", calls: "GetPod GetPodStatus"},
+		"errdefs' not found":           {scripted: &scripted{podErr: notFound}, want: "absent", calls: "GetPod"},
+		"the API's not found":          {scripted: &scripted{podErr: fmt.Errorf("get: %w", ofAPI)}, want: "absent", calls: "GetPod"},
+		"podsync's not found":          {scripted: &scripted{podErr: podsync.ErrNotFound}, want: "absent", calls: "GetPod"},
+		"another UID":                  {scripted: &scripted{pod: other}, want: "other", calls: "GetPod"},
+		"the UID of a pod of the API":  {scripted: &scripted{pod: other}, before: func(h *holdings) { h.handOver(other) }, want: "absent", calls: "GetPod"},
+		"another one that has ended":   {scripted: &scripted{pod: ended}, want: "absent", calls: "GetPod"},
+		"– after this one has started": {scripted: &scripted{pod: ended}, before: adopt, want: "other", calls: "GetPod"},
+		"– that of the pod before":     {scripted: &scripted{pod: nameless}, before: owned(other, nil), want: "other", calls: "GetPod"},
+		"– a status of the pod before": {scripted: &scripted{status: running}, before: owned(other, nil), want: "other", calls: "GetPod GetPodStatus"},
+		"– that of a reported pod":     {scripted: &scripted{pod: nameless}, before: func(h *holdings) { h.notified(other) }, want: "other", calls: "GetPod"},
+		"– that of the pod after":      {scripted: &scripted{pod: nameless}, before: owned(other, mine), want: "absent", calls: "GetPod"},
+		"– the pod before is gone":     {scripted: &scripted{pod: nameless}, before: func(h *holdings) { owned(other, nil)(h); h.stopped(refOther) }, want: "held", calls: "GetPod GetPodStatus"},
+		"– listed as nobody's":         {scripted: &scripted{pod: nameless}, before: func(h *holdings) { h.shown(refNone, nameless, true) }, want: "other", calls: "GetPod"},
+		"– nobody's, this one started": {scripted: &scripted{pod: nameless}, before: func(h *holdings) { h.shown(refNone, nameless, true); adopt(h) }, want: "held", calls: "GetPod GetPodStatus"},
+		"– that has ended":             {scripted: &scripted{pod: over}, want: "absent", calls: "GetPod"},
+		"– ended, this one started":    {scripted: &scripted{pod: over}, before: adopt, want: "held", calls: "GetPod GetPodStatus"},
+		"– ended, and the name was free": {
+			scripted: &scripted{pod: over}, before: func(h *holdings) { h.looked(refWeb, notHeld(refWeb)) }, want: "held", calls: "GetPod GetPodStatus",
+		},
+		"– ended, and an end was there before": {
+			scripted: &scripted{pod: over}, before: func(h *holdings) { h.looked(refWeb, errEarlier) }, want: "absent", calls: "GetPod",
+		},
+		"– ended, as GetPodStatus says": {scripted: &scripted{pod: webPod("", ""), status: &over.Status}, want: "absent", calls: "GetPod GetPodStatus"},
 		"nothing, and a status":         {scripted: &scripted{status: running}, want: "held", calls: "GetPod GetPodStatus GetPodStatus"},
 		"nothing, and no status":        {want: "absent", calls: "GetPod GetPodStatus GetPods"},
 		"– and GetPods has it":          {scripted: &scripted{list: []*corev1.Pod{nil, neighbor, mine}}, want: "held", calls: "GetPod GetPodStatus GetPods GetPodStatus"},

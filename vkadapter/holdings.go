@@ -4,6 +4,8 @@
 package vkadapter
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -49,6 +51,7 @@ type holding struct {
 	started bool      // when it was adopted, its status said that it had started
 	wanted  bool      // podsync has asked about the pod
 	since   time.Time // the first call or the last report about it
+	before  before
 
 	// Invariant: a pod that waits to appear was created by this process and is not gone.
 	created time.Time // when CreatePod has succeeded; zero once the provider has shown the pod
@@ -69,6 +72,16 @@ type holding struct {
 	generation          int64  // of the spec that the provider has shown; 0: unknown
 	node                string // spec.nodeName
 }
+
+// before is what Start has found under the name of a pod that it has not created yet. CreatePod may
+// fail after it has created the pod, so an instance without a UID is the pod's if the name was free.
+type before int
+
+const (
+	unasked before = iota
+	taken          // the instance of another pod
+	free           // nothing
+)
 
 func newHoldings(controller func() *podsync.Controller) *holdings {
 	return &holdings{controller: controller, pods: make(map[podsync.Ref]*holding), names: make(map[types.NamespacedName]types.UID)}
@@ -144,9 +157,21 @@ func (h *holdings) create(pod *corev1.Pod) {
 	defer h.mu.Unlock()
 	ref := podsync.RefOf(pod)
 	p := h.get(ref)
-	*p = holding{ref: ref, wanted: true, since: time.Now(), annotations: p.annotations, labels: p.labels}
+	*p = holding{ref: ref, wanted: true, since: time.Now(), before: p.before, annotations: p.annotations, labels: p.labels}
 	p.hand(pod)
 	h.name(ref)
+}
+
+// looked records with which error Start has looked for the pod.
+func (h *holdings) looked(ref podsync.Ref, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch p := h.get(ref); {
+	case errors.Is(err, ErrOtherPod), errors.Is(err, errEarlier):
+		p.before = taken
+	case errors.Is(err, podsync.ErrNotFound):
+		p.before = free
+	}
 }
 
 // created records that CreatePod has succeeded, and what it has written into pod.
@@ -277,6 +302,10 @@ func (h *holdings) notified(pod *corev1.Pod) {
 	if ref.UID == "" {
 		ref.UID = h.names[nameOf(ref)]
 	}
+	if h.isSuperseded(ref) {
+		h.mu.Unlock()
+		return
+	}
 	p := h.get(ref)
 	p.seen(pod)
 	p.since = time.Now()
@@ -364,7 +393,64 @@ func (h *holdings) unborn(ref podsync.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
+	return p.unborn()
+}
+
+func (p *holding) unborn() bool {
 	return !p.started && !p.gone && p.created.IsZero() && !p.holds()
+}
+
+// claim returns nil if an instance without a UID, under the name of ref and with this status, is
+// taken for that of ref. Otherwise it is that of another pod: a pod that never had an instance
+// waits until that one is released, and one that had does not have it any more.
+func (h *holdings) claim(ref podsync.Ref, status *corev1.PodStatus) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	unborn := p.unborn() && ref.UID != "" && !isStray(ref)
+	holder := h.pods[podsync.Ref{Namespace: ref.Namespace, Name: ref.Name, UID: h.names[nameOf(ref)]}]
+	switch {
+	case holder == nil || holder == p || holder.gone:
+	case holder.ref.UID == "":
+		if unborn && p.before != free && holder.listed { // podsync stops it, and releases it
+			return fmt.Errorf("%w, without a UID", ErrOtherPod)
+		}
+	case unborn:
+		return fmt.Errorf("%w: %v", ErrOtherPod, holder.ref)
+	case holder.handed:
+		return notHeld(ref)
+	}
+	if unborn && p.before != free && hasEnded(status) {
+		return errEarlier
+	}
+	return nil
+}
+
+// superseded reports whether ref is an instance without a UID, and Start of a pod of its name has
+// found an earlier pod. podsync would take the instance for that of the pod that waits.
+func (h *holdings) superseded(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.isSuperseded(ref)
+}
+
+func (h *holdings) isSuperseded(ref podsync.Ref) bool {
+	if ref.UID != "" {
+		return false
+	}
+	for other, p := range h.pods {
+		if nameOf(other) == nameOf(ref) && p.before == taken && p.unborn() {
+			return true
+		}
+	}
+	return false
+}
+
+// isGone reports whether the provider no longer holds the pod.
+func (h *holdings) isGone(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.get(ref).gone
 }
 
 func (p *holding) holds() bool { return !p.gone && (p.status != nil || p.shown != nil) }
