@@ -157,7 +157,8 @@ func (h *holdings) create(pod *corev1.Pod) {
 	defer h.mu.Unlock()
 	ref := podsync.RefOf(pod)
 	p := h.get(ref)
-	*p = holding{ref: ref, wanted: true, since: time.Now(), before: p.before, annotations: p.annotations, labels: p.labels}
+	*p = holding{ref: ref, wanted: true, since: time.Now(), before: p.before,
+		annotations: ledger{values: p.annotations.values}, labels: ledger{values: p.labels.values}}
 	p.hand(pod)
 	h.name(ref)
 }
@@ -180,7 +181,7 @@ func (h *holdings) created(ref podsync.Ref, pod *corev1.Pod) {
 	defer h.mu.Unlock()
 	p := h.get(ref)
 	p.created = time.Now()
-	p.read(pod)
+	p.wrote(pod)
 }
 
 // failed records that CreatePod has failed.
@@ -191,11 +192,18 @@ func (h *holdings) failed(ref podsync.Ref) {
 	h.unname(ref)
 }
 
-// written records what the provider has written into the pod that it was handed.
+// written records that UpdatePod has succeeded, and what it has written into the pod.
 func (h *holdings) written(ref podsync.Ref, pod *corev1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.get(ref).read(pod)
+	h.get(ref).wrote(pod)
+}
+
+// wrote records that the provider has accepted a pod, and what it has written into it.
+func (p *holding) wrote(pod *corev1.Pod) {
+	p.annotations.accept()
+	p.labels.accept()
+	p.read(pod)
 }
 
 // deleted records that DeletePod has succeeded, and what it has written into after. A final

@@ -5,6 +5,7 @@ package vkadapter
 
 import (
 	"maps"
+	"strconv"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,5 +77,42 @@ func TestStoredLabels(t *testing.T) {
 		if got := storedLabels(pod); got != nil {
 			t.Errorf("%s became %v", spoiled, got)
 		}
+	}
+}
+
+// Whoever may patch a pod changes values and keys again and again. The adapter keeps the versions
+// that a provider may still have: the one of CreatePod, the last that UpdatePod has accepted, and
+// the newest.
+func TestALedgerKeepsFewVersions(t *testing.T) {
+	version := func(i int) map[string]string {
+		return map[string]string{"patched": strconv.Itoa(i), "key-" + strconv.Itoa(i): "1", "kept": "1"}
+	}
+	var l ledger
+	l.hand(version(0))
+	l.accept()
+	for i := range 1000 {
+		l.hand(version(i))
+		l.hand(version(i))
+		if i == 500 {
+			l.accept()
+		}
+	}
+	n := 0
+	for _, v := range l.given {
+		n += len(v.values)
+	}
+	if n > 3*ledgerVersions {
+		t.Errorf("%d values are remembered", n)
+	}
+	for _, i := range []int{0, 500, 997, 998, 999} {
+		l.take(version(i), false)
+	}
+	if len(l.values) != 0 {
+		t.Errorf("%v is taken for what the provider has written", l.values)
+	}
+	l.take(map[string]string{"patched": "its own", "kept": "1"}, true)
+	l.take(map[string]string{"job": "7"}, true)
+	if !maps.Equal(l.values, map[string]string{"job": "7"}) {
+		t.Errorf("the provider has written %v, want a key that it was not given", l.values)
 	}
 }
