@@ -6,6 +6,7 @@ package vkadapter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -79,7 +80,9 @@ func (a *Adapter) Watch(ctx context.Context, report func(podsync.State)) error {
 	defer a.held.watch(nil)
 	var wg sync.WaitGroup
 	if np := a.cfg.NodeProvider; np != nil {
-		wg.Go(func() { np.NotifyNodeStatus(own, a.nodeNotified) })
+		wg.Go(func() {
+			_ = guard(own, "NotifyNodeStatus", podsync.Ref{}, func() error { np.NotifyNodeStatus(own, a.nodeNotified); return nil })
+		})
 	}
 	<-ctx.Done()
 	a.end()
@@ -94,6 +97,7 @@ func (a *Adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, er
 	ref := podsync.RefOf(pod)
 	own, end := a.change(ctx)
 	defer end()
+	a.held.looking(ref)
 	state, err := a.finder.find(own, ref, pod)
 	a.held.looked(ref, err)
 	if !errors.Is(err, podsync.ErrNotFound) {
@@ -113,7 +117,7 @@ func (a *Adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, er
 		return podsync.State{}, a.cfg.CreateError(pod, err)
 	}
 	a.environment.event(pod, corev1.EventTypeNormal, "ProviderCreateSuccess", "CreatePod", "Create pod in provider successfully")
-	a.held.created(ref, prepared)
+	a.held.created(ref)
 	state, err = a.finder.find(own, ref, pod)
 	if err != nil {
 		return a.held.state(ref), nil // its state comes with the next List
@@ -150,7 +154,7 @@ func (a *Adapter) Update(ctx context.Context, pod *corev1.Pod) (podsync.State, e
 		return podsync.State{}, RejectInvalid(pod, err)
 	}
 	a.environment.event(pod, corev1.EventTypeNormal, "ProviderUpdateSuccess", "UpdatePod", "Update pod in provider successfully")
-	a.held.written(ref, prepared)
+	a.held.updated(ref)
 	state, err := a.finder.find(own, ref, pod)
 	if err != nil {
 		return a.held.state(ref), nil
@@ -235,7 +239,9 @@ func (a *Adapter) Backend() any { return newBackend(a.provider, a.cfg.NodeName) 
 func (a *Adapter) Release(ctx context.Context, ref podsync.Ref) error {
 	own, end := a.change(ctx)
 	defer end()
-	if !a.held.isGone(ref) && !isStray(ref) { // Stop has seen those go: what has the name now is not it
+	// Stop has seen what is gone go, and a stray: what has the name now is not it. One that had ended before
+	// still has the name for which a pod waits.
+	if !a.held.isGone(ref) && (!isStray(ref) || a.held.awaited(ref)) {
 		_, err := a.finder.find(own, ref, nil)
 		if err == nil {
 			err = a.delete(own, ref, a.held.pod(ref))
@@ -248,11 +254,15 @@ func (a *Adapter) Release(ctx context.Context, ref podsync.Ref) error {
 	return nil
 }
 
-// Inspect implements podsync.Inspector.
+// Inspect implements podsync.Inspector. It does not confirm the loss of a pod while all methods
+// return nothing and no error: the backend may be away.
 func (a *Adapter) Inspect(ctx context.Context, ref podsync.Ref) (podsync.State, error) {
 	state, err := a.finder.find(a.begin(ctx), ref, nil)
-	if errors.Is(err, podsync.ErrNotFound) && a.held.fresh(ref) {
+	switch {
+	case errors.Is(err, podsync.ErrNotFound) && a.held.fresh(ref):
 		return a.held.state(ref), nil
+	case errors.Is(err, errSilence) && a.held.mayRun(ref):
+		return podsync.State{}, fmt.Errorf("pod %s: the provider returns no pod at all, and no error", ref)
 	}
 	return state, err
 }

@@ -396,10 +396,10 @@ func TestContextsLiveAsLongAsRun(t *testing.T) {
 	if _, err := a.Start(call, newPod("web", "1")); err != nil {
 		t.Fatal(err)
 	}
-	cancel()
 	if _, err := a.List(call); err != nil {
 		t.Fatal(err)
 	}
+	cancel()
 	run, end := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = a.Watch(run, func(podsync.State) {}) }()

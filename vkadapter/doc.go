@@ -74,7 +74,10 @@
 //
 //   - If the provider's backend does not answer, nothing is decided, calls are repeated, and
 //     the Node is not ready after 20 s.
-//   - If GetPodStatus hangs or panics for one pod, that pod keeps its last status.
+//   - If GetPodStatus hangs or panics for one pod, that pod keeps its last status. So does
+//     one that GetPods leaves out and GetPod hangs for. A call of GetPods that hangs is given
+//     up after two minutes, and GetPods is called again.
+//   - A panic in NotifyNodeStatus is logged. What the provider has reported stays.
 //   - If all methods return no error and no pods while the backend is away,
 //     podsync.Policy.MassHold protects the pods, provided that there is more than one.
 //   - If the process is killed after CreatePod has created an instance and before the

@@ -51,7 +51,7 @@ type finder struct {
 	lastAt  time.Time     // when that list began
 
 	outdated atomic.Bool // the last list failed, left a pod unknown, may lack one, or have one too many
-	polls    group       // calls of GetPodStatus that list did not wait for
+	polls    group       // calls that a List does not wait for, or no longer
 }
 
 // A group is a WaitGroup to which a List that comes too late adds nothing.
@@ -98,17 +98,17 @@ func (f *finder) find(ctx context.Context, ref podsync.Ref, api *corev1.Pod) (po
 
 // locate is find without the status that GetPodStatus has.
 func (f *finder) locate(ctx context.Context, ref podsync.Ref, api *corev1.Pod) (podsync.State, error) {
-	f.held.want(ref, api)
+	others := f.held.want(ref, api)
 	pod, err := f.getPod(ctx, ref)
 	switch {
 	case err == nil && pod != nil:
-		return f.found(ctx, ref, pod, false)
+		return f.found(ctx, ref, pod, others, false)
 	case err == nil:
 		// Some providers return this also if their back end does not answer. The status
 		// is what virtual-kubelet goes by.
 		status, err := f.getPodStatus(ctx, ref)
 		if err == nil && status != nil {
-			if err := f.held.claim(ref, status); err != nil {
+			if err := f.held.claim(ref, status, others); err != nil {
 				return podsync.State{}, err
 			}
 			return f.held.polled(ref, status), nil
@@ -119,13 +119,13 @@ func (f *finder) locate(ctx context.Context, ref podsync.Ref, api *corev1.Pod) (
 	case isNotFound(err):
 		return podsync.State{}, notHeld(ref)
 	}
-	return f.confirm(ctx, ref, err)
+	return f.confirm(ctx, ref, others, err)
 }
 
 // confirm asks GetPods about a pod that GetPod does not return. cause is the error of GetPod, nil
 // if it has returned nothing. Many providers have no error of their own for a pod that isn't
 // there. If they can tell which are there, this one is not.
-func (f *finder) confirm(ctx context.Context, ref podsync.Ref, cause error) (podsync.State, error) {
+func (f *finder) confirm(ctx context.Context, ref podsync.Ref, others bool, cause error) (podsync.State, error) {
 	var pods []*corev1.Pod
 	if !f.listOnce {
 		var err error
@@ -136,15 +136,21 @@ func (f *finder) confirm(ctx context.Context, ref podsync.Ref, cause error) (pod
 	pod, known := pick(pods, ref)
 	switch {
 	case pod != nil:
-		return f.found(ctx, ref, pod, true)
+		return f.found(ctx, ref, pod, others, true)
 	case cause != nil && (!known || f.held.doubts(ref)):
 		return podsync.State{}, cause
+	case cause == nil && len(pods) == 0:
+		return podsync.State{}, errSilence
 	}
 	return podsync.State{}, notHeld(ref)
 }
 
 // errEarlier says that the provider has only the end of an earlier pod under the name of a pod.
 var errEarlier = fmt.Errorf("%w: an earlier pod of the name has ended", podsync.ErrNotFound)
+
+// errSilence says that the provider returns no pod at all, and no error: it holds none, or its back
+// end is away.
+var errSilence = fmt.Errorf("%w: the provider returns none", podsync.ErrNotFound)
 
 func notHeld(ref podsync.Ref) error { return fmt.Errorf("pod %s: %w", ref, podsync.ErrNotFound) }
 
@@ -165,7 +171,8 @@ func pick(pods []*corev1.Pod, ref podsync.Ref) (pod *corev1.Pod, known bool) {
 }
 
 // found returns the state of the pod that the provider has returned for ref, in a list or not.
-func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod, inList bool) (podsync.State, error) {
+// others is that of claim.
+func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod, others, inList bool) (podsync.State, error) {
 	if pod.UID != "" && ref.UID != "" && pod.UID != ref.UID {
 		if f.held.knows(pod.UID) || hasEnded(&pod.Status) && f.held.unborn(ref) {
 			return podsync.State{}, notHeld(ref)
@@ -179,7 +186,7 @@ func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod, in
 				status = polled
 			}
 		}
-		if err := f.held.claim(ref, status); err != nil {
+		if err := f.held.claim(ref, status, others); err != nil {
 			return podsync.State{}, err
 		}
 	}
@@ -220,7 +227,7 @@ func (f *finder) states(ctx, own context.Context) ([]podsync.State, error) {
 	refs, settled := f.settled()
 	if !settled || !f.poll(ctx, own, refs, begun) {
 		var err error
-		if refs, err = f.list(own); err != nil {
+		if refs, err = f.list(ctx, own); err != nil {
 			return nil, err
 		}
 		polled := refs
@@ -247,13 +254,13 @@ func (f *finder) settled() ([]podsync.Ref, bool) {
 	return f.last, f.notifier == nil && time.Since(f.lastAt) < listLasts && !f.outdated.Load() && !f.held.waiting()
 }
 
-// list returns the pods that the provider holds.
-func (f *finder) list(ctx context.Context) ([]podsync.Ref, error) {
+// list returns the pods that the provider holds. It waits until ctx is done; the provider gets own.
+func (f *finder) list(ctx, own context.Context) ([]podsync.Ref, error) {
 	f.listing.Lock()
 	defer f.listing.Unlock()
 	f.outdated.Store(false) // before the call: what changes during it is not in its result
 	f.last, f.lastAt = nil, time.Now()
-	refs, err := f.getPods(ctx)
+	refs, err := f.getPods(ctx, own)
 	if err != nil || slices.ContainsFunc(refs, func(ref podsync.Ref) bool { return ref.UID == "" }) {
 		f.outdated.Store(true)
 	}
@@ -262,11 +269,12 @@ func (f *finder) list(ctx context.Context) ([]podsync.Ref, error) {
 }
 
 // getPods calls GetPods, and looks up the pods that its result lacks. f.listing must be held.
-func (f *finder) getPods(ctx context.Context) ([]podsync.Ref, error) {
+func (f *finder) getPods(ctx, own context.Context) ([]podsync.Ref, error) {
 	if f.listed && f.listOnce {
-		return f.lookUp(ctx, f.held.candidates(nil)), nil
+		return f.lookUp(ctx, own, f.held.candidates(nil)), nil
 	}
-	pods, err := f.provider.GetPods(ctx)
+	holders := f.held.holders()
+	pods, err := within(ctx, own, &f.polls, "GetPods", podsync.Ref{}, func() ([]*corev1.Pod, error) { return f.provider.GetPods(own) })
 	if err != nil {
 		return nil, err
 	}
@@ -278,11 +286,11 @@ func (f *finder) getPods(ctx context.Context) ([]podsync.Ref, error) {
 		case pod.Name == "":
 			nameless = true
 		default:
-			ref := f.held.identify(pod, taken)
-			if f.foreign(ref, pod) || f.held.superseded(ref) {
+			ref, known := f.held.identify(pod, holders, taken)
+			if !known || f.foreign(ref, pod) {
 				continue
 			}
-			if isStray(ref) && !f.returns(ctx, ref) {
+			if isStray(ref) && !f.returns(ctx, own, ref) {
 				nameless = true
 				continue
 			}
@@ -291,16 +299,16 @@ func (f *finder) getPods(ctx context.Context) ([]podsync.Ref, error) {
 		}
 	}
 	if nameless { // the list does not tell which pods there are
-		return append(refs, f.lookUp(ctx, f.held.candidates(refs))...), nil
+		return append(refs, f.lookUp(ctx, own, f.held.candidates(refs))...), nil
 	}
-	return append(refs, f.lookUp(ctx, f.held.leftOut(refs))...), nil
+	return append(refs, f.lookUp(ctx, own, f.held.leftOut(refs))...), nil
 }
 
 // foreign reports whether pod runs on another node and is no pod of this one: some back ends are
 // shared, and list everything. A pod that this node's API has may run on a node of a second
 // cluster.
 func (f *finder) foreign(ref podsync.Ref, pod *corev1.Pod) bool {
-	if ref.UID == "" || pod.Spec.NodeName == "" || pod.Spec.NodeName == f.nodeName || f.held.handed(ref) {
+	if ref.UID == "" || pod.Spec.NodeName == "" || pod.Spec.NodeName == f.nodeName || f.held.handed(ref) || f.held.awaited(ref) {
 		return false
 	}
 	if c := f.controller(); c != nil {
@@ -313,8 +321,10 @@ func (f *finder) foreign(ref podsync.Ref, pod *corev1.Pod) bool {
 
 // returns reports whether GetPod returns a stray by its name. If not, the names in GetPods are
 // not those of pods, and a call of DeletePod with one could end the instance of another pod.
-func (f *finder) returns(ctx context.Context, stray podsync.Ref) bool {
-	pod, err := f.getPod(ctx, stray)
+func (f *finder) returns(ctx, own context.Context, stray podsync.Ref) bool {
+	ctx, cancel := context.WithTimeout(ctx, pollPatience)
+	defer cancel()
+	pod, err := within(ctx, own, &f.polls, "GetPod", stray, func() (*corev1.Pod, error) { return f.getPod(own, stray) })
 	return err == nil && pod != nil
 }
 
@@ -342,6 +352,9 @@ func (f *finder) takenNames() func(types.NamespacedName) bool {
 // started. The informer may have shown it too late, or it is a pod of another node, which the
 // credentials of a node can't see.
 func (f *finder) ownerOf(ctx context.Context, ref podsync.Ref) (owner *corev1.Pod, err error) {
+	if f.client == nil {
+		return nil, nil // a pod that has not started waits for the name
+	}
 	pod, err := f.client.Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
 	case err == nil && podstatus.HasStarted(&pod.Status):
@@ -365,11 +378,11 @@ func (f *finder) ownerOf(ctx context.Context, ref podsync.Ref) (owner *corev1.Po
 	return owner, nil
 }
 
-// lookUp asks for each pod that may be there. A pod about which the provider fails to
-// answer is taken to be there, if it was: no other one must wait for it.
-func (f *finder) lookUp(ctx context.Context, candidates []podsync.Ref) (refs []podsync.Ref) {
+// lookUp asks for each pod that may be there. A pod about which the provider fails to answer, or
+// does not answer in time, is taken to be there, if it was: no other one must wait for it.
+func (f *finder) lookUp(ctx, own context.Context, candidates []podsync.Ref) (refs []podsync.Ref) {
 	for _, ref := range candidates {
-		_, err := f.locate(ctx, ref, nil)
+		err := f.lookFor(ctx, own, ref)
 		if errors.Is(err, podsync.ErrNotFound) {
 			f.held.vanished(ref)
 			continue
@@ -382,6 +395,20 @@ func (f *finder) lookUp(ctx context.Context, candidates []podsync.Ref) (refs []p
 		}
 	}
 	return refs
+}
+
+// lookFor calls locate, unless an earlier call for the pod has not returned yet.
+func (f *finder) lookFor(ctx, own context.Context, ref podsync.Ref) error {
+	if ctx.Err() != nil || !f.held.beginLook(ref) {
+		return fmt.Errorf("pod %s: GetPod has not answered yet", ref)
+	}
+	ctx, cancel := context.WithTimeout(ctx, pollPatience)
+	defer cancel()
+	_, err := within(ctx, own, &f.polls, "GetPod", ref, func() (podsync.State, error) {
+		defer f.held.endLook(ref)
+		return f.locate(own, ref, nil)
+	})
+	return err
 }
 
 // poll asks for the status of each pod that has not ended and was not asked about since begun.
@@ -425,17 +452,48 @@ func (f *finder) poll(ctx, own context.Context, refs []podsync.Ref, begun time.T
 	return succeeded && !failed
 }
 
-// ask calls GetPodStatus, and reports whether it has returned a status. One that panics has not.
-func (f *finder) ask(ctx context.Context, ref podsync.Ref) (answered bool) {
+// guard calls f. A panic is logged, and is an error: f runs in a goroutine of the adapter.
+func guard(ctx context.Context, method string, ref podsync.Ref, f func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			klog.FromContext(ctx).Error(nil, "GetPodStatus panicked", "pod", ref, "panic", value, "stack", string(debug.Stack()))
+			err = &podsync.PanicError{Callback: method, Value: value, Stack: debug.Stack()}
+			klog.FromContext(ctx).Error(nil, "A method of the provider panicked", "method", method, "pod", ref, "panic", value, "stack", string(debug.Stack()))
 		}
 	}()
-	status, err := f.getPodStatus(ctx, ref)
-	if err != nil || status == nil {
-		return false
+	return f()
+}
+
+// ask calls GetPodStatus, and reports whether it has returned a status. One that panics has not.
+func (f *finder) ask(ctx context.Context, ref podsync.Ref) (answered bool) {
+	err := guard(ctx, "GetPodStatus", ref, func() error {
+		status, err := f.getPodStatus(ctx, ref)
+		if answered = err == nil && status != nil; answered {
+			f.held.polled(ref, status)
+		}
+		return nil
+	})
+	return answered && err == nil
+}
+
+// within calls f in a goroutine and waits until it returns, or ctx is done. Then f goes on, and its
+// result is lost. own is the context of f's calls.
+func within[T any](ctx, own context.Context, g *group, method string, ref podsync.Ref, f func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
 	}
-	f.held.polled(ref, status)
-	return true
+	answers := make(chan answer, 1)
+	if g.begin(func() {
+		var a answer
+		a.err = guard(own, method, ref, func() (err error) { a.value, err = f(); return err })
+		answers <- a
+	}) {
+		select {
+		case a := <-answers:
+			return a.value, a.err
+		case <-ctx.Done():
+		}
+	}
+	var none T
+	return none, fmt.Errorf("%s has not answered: %w", method, cmp.Or(context.Cause(ctx), context.Canceled))
 }

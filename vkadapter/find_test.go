@@ -39,6 +39,7 @@ type scripted struct {
 	statusErr error
 	list      []*corev1.Pod
 	listErr   error
+	during    func() // what happens while GetPod or GetPods answers; nil: nothing
 
 	mu    sync.Mutex
 	calls []string
@@ -52,6 +53,7 @@ func (s *scripted) did(call string) {
 
 func (s *scripted) GetPod(context.Context, string, string) (*corev1.Pod, error) {
 	s.did("GetPod")
+	s.meanwhile()
 	return s.pod, s.podErr
 }
 
@@ -62,7 +64,14 @@ func (s *scripted) GetPodStatus(context.Context, string, string) (*corev1.PodSta
 
 func (s *scripted) GetPods(context.Context) ([]*corev1.Pod, error) {
 	s.did("GetPods")
+	s.meanwhile()
 	return s.list, s.listErr
+}
+
+func (s *scripted) meanwhile() {
+	if s.during != nil {
+		s.during()
+	}
 }
 
 func adapterOf(t *testing.T, provider node.PodLifecycleHandler, cfg Config) *Adapter {
@@ -105,7 +114,7 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 				h.want(refWeb, started)
 			}
 			h.create(owner)
-			h.created(podsync.RefOf(owner), owner)
+			h.created(podsync.RefOf(owner))
 		}
 	}
 	for name, c := range map[string]struct {
@@ -131,6 +140,8 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 		"– the pod before is gone":     {scripted: &scripted{pod: nameless}, before: func(h *holdings) { owned(other, nil)(h); h.stopped(refOther) }, want: "held", calls: "GetPod GetPodStatus"},
 		"– listed as nobody's":         {scripted: &scripted{pod: nameless}, before: func(h *holdings) { h.shown(refNone, nameless, true) }, want: "other", calls: "GetPod"},
 		"– nobody's, this one started": {scripted: &scripted{pod: nameless}, before: func(h *holdings) { h.shown(refNone, nameless, true); adopt(h) }, want: "held", calls: "GetPod GetPodStatus"},
+		"– listed as a stray":          {scripted: &scripted{pod: nameless}, before: func(h *holdings) { h.shown(stray, nameless, true) }, want: "other", calls: "GetPod"},
+		"– a stray that has ended":     {scripted: &scripted{pod: over}, before: func(h *holdings) { h.shown(stray, nameless, true) }, want: "absent", calls: "GetPod"},
 		"– that has ended":             {scripted: &scripted{pod: over}, want: "absent", calls: "GetPod"},
 		"– ended, this one started":    {scripted: &scripted{pod: over}, before: adopt, want: "held", calls: "GetPod GetPodStatus"},
 		"– ended, and the name was free": {
@@ -193,6 +204,54 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 	}
 }
 
+// The pod that had the name is released while the provider answers with its instance. A pod that had
+// an instance has none, and one that had none waits.
+func TestTheNameChangesHandsDuringAnAnswer(t *testing.T) {
+	first := webPod("2", "")
+	for name, c := range map[string]struct {
+		*scripted
+		before func(h *holdings)
+		want   string
+	}{
+		"a pod that waits":           {&scripted{pod: webPod("", "Running")}, nil, "other"},
+		"– the instance has ended":   {&scripted{pod: webPod("", "Succeeded")}, nil, "other"},
+		"– without a status":         {&scripted{pod: webPod("", "")}, nil, "other"},
+		"– only a status":            {&scripted{status: withStatus("Running")}, nil, "other"},
+		"– only GetPods has it":      {&scripted{podErr: errPod, list: []*corev1.Pod{webPod("", "Running")}}, nil, "other"},
+		"a pod that had an instance": {&scripted{pod: webPod("", "Running")}, func(h *holdings) { h.want(refWeb, webPod("1", "Running")) }, "absent"},
+	} {
+		a := adapterOf(t, c.scripted, Config{})
+		if c.before != nil {
+			c.before(a.held)
+		}
+		a.held.create(first)
+		a.held.created(podsync.RefOf(first))
+		c.during = func() { a.held.forget(podsync.RefOf(first)) }
+		st, err := a.finder.find(t.Context(), refWeb, nil)
+		if got := verdict(st, err); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// The pod that had the name is released, and the next one is created, while GetPods answers.
+func TestAListThatIsOlderThanThePod(t *testing.T) {
+	first, second := webPod("2", ""), webPod("1", "")
+	provider := &scripted{pod: webPod("", "Running"), list: []*corev1.Pod{webPod("", "Succeeded")}}
+	a := adapterOf(t, provider, Config{})
+	a.held.create(first)
+	a.held.created(podsync.RefOf(first))
+	provider.during = sync.OnceFunc(func() {
+		a.held.forget(podsync.RefOf(first))
+		a.held.create(second)
+		a.held.created(refWeb)
+	})
+	states, err := a.List(t.Context())
+	if err != nil || len(states) != 1 || states[0].Ref != refWeb || states[0].Stopped {
+		t.Errorf("%+v, %v", states, err)
+	}
+}
+
 // byUID is scripted with methods that identify pods by UID.
 type byUID struct{ *scripted }
 
@@ -228,7 +287,7 @@ func TestIsAStrayReturned(t *testing.T) {
 		"an error":            {&scripted{podErr: errPod}, false},
 		"a pod with an error": {&scripted{pod: webPod("", "Running"), podErr: errPod}, false},
 	} {
-		if got := adapterOf(t, c.scripted, Config{}).finder.returns(t.Context(), refWeb); got != c.want {
+		if got := adapterOf(t, c.scripted, Config{}).finder.returns(t.Context(), t.Context(), refWeb); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -307,7 +366,7 @@ func TestStopOfAStrayThatHasAnOwner(t *testing.T) {
 	if err != nil || !st.Stopped || st.Ref != stray || len(provider.calls) > 0 {
 		t.Errorf("%+v, %v, calls %v", st, err, provider.calls)
 	}
-	if got := a.held.identify(webPod("", ""), nil); got != refWeb {
+	if got, _ := a.held.identify(webPod("", ""), a.held.holders(), nil); got != refWeb {
 		t.Errorf("the instance is that of %v", got)
 	}
 }
@@ -329,7 +388,7 @@ func TestWhenGetPodsIsOutdated(t *testing.T) {
 		a := adapterOf(t, c.scripted, Config{})
 		a.held.want(refWeb, known)
 		a.finder.outdated.Store(true)
-		_, _ = a.finder.list(t.Context())
+		_, _ = a.finder.list(t.Context(), t.Context())
 		if got := a.finder.outdated.Load(); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}

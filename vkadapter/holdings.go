@@ -66,6 +66,7 @@ type holding struct {
 	status, shown *corev1.PodStatus
 	polling       bool      // a call of GetPodStatus is under way
 	asked         time.Time // when poll last called GetPodStatus
+	looking       bool      // a call of GetPod for a list is under way
 
 	annotations, labels ledger
 	deletes             bool   // the provider has set a deletionTimestamp
@@ -79,7 +80,7 @@ type before int
 
 const (
 	unasked before = iota
-	taken          // the instance of another pod
+	taken          // the instance of another pod, or Start has not looked yet
 	free           // nothing
 )
 
@@ -104,7 +105,7 @@ func (h *holdings) get(ref podsync.Ref) *holding {
 // name records that ref holds its name. An instance that no pod of the API is known for does
 // not take the name of one that has a pod. h.mu must be held.
 func (h *holdings) name(ref podsync.Ref) {
-	holder := h.pods[podsync.Ref{Namespace: ref.Namespace, Name: ref.Name, UID: h.names[nameOf(ref)]}]
+	holder := h.holder(ref)
 	if holder != nil && holder.ref != ref && holder.handed && !holder.gone && !h.get(ref).handed {
 		return
 	}
@@ -115,8 +116,9 @@ func (h *holdings) name(ref podsync.Ref) {
 	}
 }
 
-// want records that podsync asks about the pod, and what the API has of it.
-func (h *holdings) want(ref podsync.Ref, api *corev1.Pod) {
+// want records that podsync asks about the pod, and what the API has of it. It reports whether
+// another pod holds the name: the provider may answer with the instance of that one.
+func (h *holdings) want(ref podsync.Ref, api *corev1.Pod) (others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
@@ -132,6 +134,19 @@ func (h *holdings) want(ref podsync.Ref, api *corev1.Pod) {
 		p.hand(api)
 		p.adopted, p.started = true, podstatus.HasStarted(&api.Status)
 	}
+	holder := h.holder(ref)
+	return holder != nil && holder != p && holder.handed && !holder.gone
+}
+
+// holder returns the holding of the pod that holds the name of ref, or that of an instance without
+// a UID, or nil. h.mu must be held.
+func (h *holdings) holder(ref podsync.Ref) *holding {
+	ref.UID = h.names[nameOf(ref)]
+	if p := h.pods[ref]; p != nil || ref.UID != "" {
+		return p
+	}
+	ref.UID = strayUID(nameOf(ref))
+	return h.pods[ref]
 }
 
 // hand records the pod as the API has it. h.mu must be held.
@@ -163,6 +178,15 @@ func (h *holdings) create(pod *corev1.Pod) {
 	h.name(ref)
 }
 
+// looking records that Start begins.
+func (h *holdings) looking(ref podsync.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p := h.get(ref); p.before == unasked {
+		p.before = taken
+	}
+}
+
 // looked records with which error Start has looked for the pod.
 func (h *holdings) looked(ref podsync.Ref, err error) {
 	h.mu.Lock()
@@ -175,13 +199,14 @@ func (h *holdings) looked(ref podsync.Ref, err error) {
 	}
 }
 
-// created records that CreatePod has succeeded, and what it has written into pod.
-func (h *holdings) created(ref podsync.Ref, pod *corev1.Pod) {
+// created records that CreatePod has succeeded. The provider may keep its copy of the pod, and go on
+// changing it: what it has written counts when it returns or reports the pod.
+func (h *holdings) created(ref podsync.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
 	p.created = time.Now()
-	p.wrote(pod)
+	p.accepted()
 }
 
 // failed records that CreatePod has failed.
@@ -192,18 +217,17 @@ func (h *holdings) failed(ref podsync.Ref) {
 	h.unname(ref)
 }
 
-// written records that UpdatePod has succeeded, and what it has written into the pod.
-func (h *holdings) written(ref podsync.Ref, pod *corev1.Pod) {
+// updated records that UpdatePod has succeeded.
+func (h *holdings) updated(ref podsync.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.get(ref).wrote(pod)
+	h.get(ref).accepted()
 }
 
-// wrote records that the provider has accepted a pod, and what it has written into it.
-func (p *holding) wrote(pod *corev1.Pod) {
+// accepted records that the provider has accepted the pod that it was handed.
+func (p *holding) accepted() {
 	p.annotations.accept()
 	p.labels.accept()
-	p.read(pod)
 }
 
 // deleted records that DeletePod has succeeded, and what it has written into after. A final
@@ -236,22 +260,36 @@ func (h *holdings) restore(ref podsync.Ref, pod *corev1.Pod) {
 	pod.Labels = merged(maps.Clone(p.labels.values), pod.Labels)
 }
 
+// holders returns the pods that hold their names.
+func (h *holdings) holders() map[types.NamespacedName]types.UID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.names)
+}
+
 // identify returns the Ref of a pod that the provider has returned. A pod without a UID is
 // the one that holds its name, as far as it is known, or a stray if no pod of the API has
-// its name. Otherwise podsync finds the pod by its name.
-func (h *holdings) identify(pod *corev1.Pod, taken func(types.NamespacedName) bool) podsync.Ref {
+// its name, or one that waits for the name. Otherwise podsync finds the pod by its name. holders are
+// those of the time before the provider was asked: if another pod holds the name now, it is not
+// known whose the instance is.
+func (h *holdings) identify(pod *corev1.Pod, holders map[types.NamespacedName]types.UID, taken func(types.NamespacedName) bool) (_ podsync.Ref, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ref := podsync.RefOf(pod)
 	if ref.UID != "" {
-		return ref
+		return ref, true
 	}
-	if uid, ok := h.names[nameOf(ref)]; ok {
+	name := nameOf(ref)
+	uid, ok := h.names[name]
+	switch {
+	case uid != holders[name]:
+		return ref, false
+	case ok:
 		ref.UID = uid
-	} else if !taken(nameOf(ref)) {
-		ref.UID = strayUID(nameOf(ref))
+	case h.isAwaited(name), !taken(name):
+		ref.UID = strayUID(name)
 	}
-	return ref
+	return ref, true
 }
 
 // strayPrefix begins the UIDs of strays: instances that the provider returns without a UID
@@ -310,7 +348,7 @@ func (h *holdings) notified(pod *corev1.Pod) {
 	if ref.UID == "" {
 		ref.UID = h.names[nameOf(ref)]
 	}
-	if h.isSuperseded(ref) {
+	if ref.UID == "" && h.isAwaited(nameOf(ref)) {
 		h.mu.Unlock()
 		return
 	}
@@ -347,14 +385,17 @@ func (h *holdings) watch(report func(podsync.State)) {
 	}
 }
 
-// polled records the result of GetPodStatus, and returns the state.
+// polled records the result of GetPodStatus, and returns the state. A pod that went during the call
+// stays gone: another one may have its name.
 func (h *holdings) polled(ref podsync.Ref, status *corev1.PodStatus) podsync.State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
-	p.there()
-	p.status = status.DeepCopy()
-	h.name(ref)
+	if !p.gone {
+		p.there()
+		p.status = status.DeepCopy()
+		h.name(ref)
+	}
 	return p.state()
 }
 
@@ -375,6 +416,24 @@ func (h *holdings) endPoll(ref podsync.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.get(ref).polling = false
+}
+
+// beginLook reports whether no call of GetPod for a list is under way, and records that one is.
+func (h *holdings) beginLook(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	if p.looking {
+		return false
+	}
+	p.looking = true
+	return true
+}
+
+func (h *holdings) endLook(ref podsync.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.get(ref).looking = false
 }
 
 // knows reports whether the UID is that of a pod, and not one that the provider has made up.
@@ -408,46 +467,54 @@ func (p *holding) unborn() bool {
 	return !p.started && !p.gone && p.created.IsZero() && !p.holds()
 }
 
+// mayRun reports whether the pod had an instance of which nothing says that it is gone.
+func (h *holdings) mayRun(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	return !p.gone && !p.unborn()
+}
+
 // claim returns nil if an instance without a UID, under the name of ref and with this status, is
 // taken for that of ref. Otherwise it is that of another pod: a pod that never had an instance
-// waits until that one is released, and one that had does not have it any more.
-func (h *holdings) claim(ref podsync.Ref, status *corev1.PodStatus) error {
+// waits until that one is released, and one that had does not have it any more. others says that
+// another pod held the name when the provider was asked. A pod that was thought gone is there again.
+func (h *holdings) claim(ref podsync.Ref, status *corev1.PodStatus, others bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
 	unborn := p.unborn() && ref.UID != "" && !isStray(ref)
-	holder := h.pods[podsync.Ref{Namespace: ref.Namespace, Name: ref.Name, UID: h.names[nameOf(ref)]}]
-	switch {
-	case holder == nil || holder == p || holder.gone:
-	case holder.ref.UID == "":
-		if unborn && p.before != free && holder.listed { // podsync stops it, and releases it
-			return fmt.Errorf("%w, without a UID", ErrOtherPod)
-		}
-	case unborn:
-		return fmt.Errorf("%w: %v", ErrOtherPod, holder.ref)
-	case holder.handed:
-		return notHeld(ref)
+	holder := h.holder(ref)
+	if holder != nil && (holder == p || holder.gone) {
+		holder = nil
 	}
-	if unborn && p.before != free && hasEnded(status) {
+	switch {
+	case unborn && (others || holder != nil && holder.ref.UID != "" && !isStray(holder.ref)):
+		return fmt.Errorf("pod %s: %w", ref, ErrOtherPod)
+	case others || holder != nil && holder.handed:
+		return notHeld(ref)
+	case !unborn || p.before == free: // it is the pod's
+	case holder != nil && holder.listed && !(isStray(holder.ref) && hasEnded(status)): // podsync stops it
+		return fmt.Errorf("pod %s: %w, without a UID", ref, ErrOtherPod)
+	case hasEnded(status):
 		return errEarlier
 	}
+	p.there()
 	return nil
 }
 
-// superseded reports whether ref is an instance without a UID, and Start of a pod of its name has
-// found an earlier pod. podsync would take the instance for that of the pod that waits.
-func (h *holdings) superseded(ref podsync.Ref) bool {
+// awaited reports whether ref is a stray, and a pod waits for its name.
+func (h *holdings) awaited(ref podsync.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.isSuperseded(ref)
+	return isStray(ref) && h.isAwaited(nameOf(ref))
 }
 
-func (h *holdings) isSuperseded(ref podsync.Ref) bool {
-	if ref.UID != "" {
-		return false
-	}
-	for other, p := range h.pods {
-		if nameOf(other) == nameOf(ref) && p.before == taken && p.unborn() {
+// isAwaited reports whether a pod waits for the name: Start was called, and the name was not free.
+// podsync would take an instance without a UID for that of this pod. h.mu must be held.
+func (h *holdings) isAwaited(name types.NamespacedName) bool {
+	for ref, p := range h.pods {
+		if nameOf(ref) == name && p.before == taken && p.unborn() {
 			return true
 		}
 	}

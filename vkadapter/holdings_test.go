@@ -89,7 +89,12 @@ func TestTheStateFollowsFromWhatTheProviderHasSaid(t *testing.T) {
 			status.Phase = "Failed"
 			h.polled(refWeb, status)
 		}, "Failed"},
-		"it is there again": {func(h *holdings) { h.stopped(refWeb); h.polled(refWeb, withStatus("Running")) }, "Running"},
+		"it is there again": {func(h *holdings) {
+			h.stopped(refWeb)
+			_ = h.claim(refWeb, withStatus("Running"), false)
+			h.polled(refWeb, withStatus("Running"))
+		}, "Running"},
+		"a status that came after it went": {func(h *holdings) { h.stopped(refWeb); h.polled(refWeb, withStatus("Running")) }, ", stopped"},
 		"a deletionTimestamp, once": {func(h *holdings) {
 			pod := webPod("1", "Running")
 			pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
@@ -192,6 +197,12 @@ func TestWhoHoldsAName(t *testing.T) {
 			h.stopped(refWeb)
 			h.notified(webPod("1", "Failed"))
 		}, stray.UID},
+		"a late status of the one before": {func(h *holdings) {
+			h.create(webPod("1", ""))
+			h.stopped(refWeb)
+			h.create(webPod("2", ""))
+			h.polled(refWeb, withStatus("Running"))
+		}, "2"},
 		"an instance of nobody beside a pod":    {func(h *holdings) { h.create(webPod("1", "")); h.shown(other, webPod("2", ""), true) }, "1"},
 		"an instance of nobody after the pod":   {func(h *holdings) { h.create(webPod("1", "")); h.stopped(refWeb); h.shown(other, webPod("2", ""), true) }, "2"},
 		"the pod after an instance of nobody":   {func(h *holdings) { h.shown(other, webPod("2", ""), true); h.create(webPod("1", "")) }, "1"},
@@ -201,15 +212,39 @@ func TestWhoHoldsAName(t *testing.T) {
 	} {
 		h := remember()
 		c.do(h)
-		if got := h.identify(webPod("", ""), func(types.NamespacedName) bool { return false }); got.UID != c.want {
+		if got, _ := h.identify(webPod("", ""), h.holders(), func(types.NamespacedName) bool { return false }); got.UID != c.want {
 			t.Errorf("%s: UID %q, want %q", name, got.UID, c.want)
 		}
 		free := c.want == stray.UID
-		if got := h.identify(webPod("", ""), func(types.NamespacedName) bool { return true }); free != (got.UID == "") {
+		if got, _ := h.identify(webPod("", ""), h.holders(), func(types.NamespacedName) bool { return true }); free != (got.UID == "") {
 			t.Errorf("%s, and a pod of the API has the name: UID %q", name, got.UID)
 		}
-		if got := h.identify(webPod("9", ""), func(types.NamespacedName) bool { return false }); got.UID != "9" {
+		if got, _ := h.identify(webPod("9", ""), nil, func(types.NamespacedName) bool { return false }); got.UID != "9" {
 			t.Errorf("%s: a pod with a UID became %q", name, got.UID)
+		}
+	}
+}
+
+// What an instance without a UID is while Start of a pod of its name looks or waits, if nobody is
+// known to hold the name.
+func TestAnInstanceUnderTheNameOfAPodThatWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   func(h *holdings)
+		want types.UID
+	}{
+		"no Start":                       {func(h *holdings) { h.want(refWeb, nil) }, ""},
+		"Start looks":                    {func(h *holdings) { h.looking(refWeb) }, stray.UID},
+		"Start has found another pod's":  {func(h *holdings) { h.looked(refWeb, ErrOtherPod) }, stray.UID},
+		"Start has found an earlier end": {func(h *holdings) { h.looked(refWeb, errEarlier) }, stray.UID},
+		"Start has found nothing":        {func(h *holdings) { h.looking(refWeb); h.looked(refWeb, notHeld(refWeb)) }, ""},
+		"Start looks once more":          {func(h *holdings) { h.looked(refWeb, notHeld(refWeb)); h.looking(refWeb) }, ""},
+		"the pod has started":            {func(h *holdings) { h.want(refWeb, webPod("1", "Running")); h.looking(refWeb) }, ""},
+	} {
+		h := remember()
+		c.do(h)
+		got, known := h.identify(webPod("", "Running"), h.holders(), func(types.NamespacedName) bool { return true })
+		if !known || got.UID != c.want || h.awaited(stray) != (c.want == stray.UID) {
+			t.Errorf("%s: UID %q, known: %t, want %q", name, got.UID, known, c.want)
 		}
 	}
 }
@@ -238,15 +273,15 @@ func TestPodsThatAListLacks(t *testing.T) {
 		"it runs":                                {func(h *holdings) { h.want(refWeb, nil); h.polled(refWeb, withStatus("Running")) }, "candidate left-out"},
 		"it has ended":                           {func(h *holdings) { h.want(refWeb, nil); h.polled(refWeb, withStatus("Failed")) }, "candidate other"},
 		"it is gone":                             {func(h *holdings) { h.want(refWeb, nil); h.polled(refWeb, withStatus("Running")); h.stopped(refWeb) }, "other"},
-		"just created":                           {func(h *holdings) { h.create(webPod("1", "")); h.created(refWeb, webPod("1", "")) }, "candidate left-out other"},
+		"just created":                           {func(h *holdings) { h.create(webPod("1", "")); h.created(refWeb) }, "candidate left-out other"},
 		"created, and shown": {func(h *holdings) {
 			h.create(webPod("1", ""))
-			h.created(refWeb, webPod("1", ""))
+			h.created(refWeb)
 			h.shown(refWeb, webPod("1", ""), true)
 		}, "candidate left-out"},
 		"created, and deleted": {func(h *holdings) {
 			h.create(webPod("1", ""))
-			h.created(refWeb, webPod("1", ""))
+			h.created(refWeb)
 			h.deleted(refWeb, webPod("1", ""), webPod("1", ""))
 		}, "candidate left-out"},
 		"GetPod has not found it": {func(h *holdings) { h.want(refWeb, nil); h.polled(refWeb, withStatus("Running")); h.vanished(refWeb) }, "candidate"},
@@ -333,7 +368,7 @@ func TestAPodMayTakeAMinuteToAppear(t *testing.T) {
 			}
 		}
 		fresh(false, "during CreatePod")
-		h.created(refWeb, webPod("1", ""))
+		h.created(refWeb)
 		time.Sleep(appears - 1)
 		fresh(true, "before a minute")
 		h.notified(webPod("1", "Pending")) // GetPods may lag behind the reports
@@ -347,7 +382,7 @@ func TestAPodMayTakeAMinuteToAppear(t *testing.T) {
 			"it is gone":     func() { h.stopped(refWeb) },
 		} {
 			h.create(webPod("1", ""))
-			h.created(refWeb, webPod("1", ""))
+			h.created(refWeb)
 			f()
 			fresh(false, what)
 		}
@@ -406,7 +441,7 @@ func TestWhatIsKnownOfAPod(t *testing.T) {
 		"the API's, started":        {func(h *holdings) { h.want(refWeb, started) }, "handed knows silent"},
 		"the first word counts":     {func(h *holdings) { h.handOver(webPod("1", "")); h.want(refWeb, started) }, "handed knows silent unborn"},
 		"being created":             {func(h *holdings) { h.create(webPod("1", "")) }, "handed knows silent unborn"},
-		"created":                   {func(h *holdings) { h.create(webPod("1", "")); h.created(refWeb, webPod("1", "")) }, "handed knows silent"},
+		"created":                   {func(h *holdings) { h.create(webPod("1", "")); h.created(refWeb) }, "handed knows silent"},
 		"gone":                      {func(h *holdings) { h.stopped(refWeb) }, "silent"},
 		"shown without a status":    {func(h *holdings) { h.shown(refWeb, webPod("1", ""), true) }, "holds silent"},
 		"shown":                     {func(h *holdings) { h.shown(refWeb, started, true) }, "holds"},
@@ -492,7 +527,8 @@ func TestThePodForDeletePod(t *testing.T) {
 	h.handOver(api)
 	written := api.DeepCopy()
 	written.Annotations["job"] = "7"
-	h.written(refWeb, written)
+	h.updated(refWeb)
+	h.shown(refWeb, written, false)
 	h.polled(refWeb, withStatus("Running"))
 	if got := h.pod(refWeb); got.UID != "1" || got.Name != "web" || got.Namespace != "default" || got.Status.Phase != "Running" ||
 		!maps.Equal(got.Annotations, map[string]string{"mine": "1", "job": "7"}) || len(got.Spec.Containers) != 1 {

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/nodestatus"
 )
@@ -28,11 +30,23 @@ func (a *Adapter) nodeNotified(node *corev1.Node) {
 	}
 	node = node.DeepCopy() // at once: providers go on changing it
 	a.node.mu.Lock()
+	changed := !equality.Semantic.DeepEqual(withoutTimes(a.node.node), withoutTimes(node))
 	a.node.node = node
 	a.node.mu.Unlock()
-	if a.cfg.NodeChanged != nil {
+	if changed && a.cfg.NodeChanged != nil { // some providers report in each Ping, which a round calls
 		a.cfg.NodeChanged()
 	}
+}
+
+// withoutTimes returns a copy of a Node without the times of its conditions.
+func withoutTimes(node *corev1.Node) *corev1.Node {
+	node = node.DeepCopy()
+	if node != nil {
+		for i := range node.Status.Conditions {
+			node.Status.Conditions[i].LastHeartbeatTime, node.Status.Conditions[i].LastTransitionTime = metav1.Time{}, metav1.Time{}
+		}
+	}
+	return node
 }
 
 // Node returns a copy of the Node that Config.NodeProvider has reported last, nil if it has

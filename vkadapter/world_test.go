@@ -667,6 +667,7 @@ type world struct {
 	template *corev1.Node
 	change   func(*vkadapter.NodeConfig)
 	lockDir  string
+	wrap     func(*provider) statusByMethod // nil: handler
 
 	p    *provider
 	node *vkadapter.Node
@@ -695,6 +696,9 @@ func (w *world) start() {
 	}
 	n, err := vkadapter.NewNode(nodeName, func(pc nodeutil.ProviderConfig) (node.PodLifecycleHandler, node.NodeProvider, error) {
 		w.p.pods = pc.Pods
+		if w.wrap != nil {
+			return w.wrap(w.p), w.nodes, nil
+		}
 		return w.p.handler(), w.nodes, nil
 	}, cfg)
 	if err != nil {
