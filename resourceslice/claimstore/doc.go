@@ -69,8 +69,8 @@
 //
 //   - If the disk is full, Prepare fails. Unprepare succeeds, because it changes one byte
 //     in place.
-//   - If the disk is read-only, both fail if they have to write. All works, and so does
-//     Prepare if there is nothing to do.
+//   - If the disk is read-only, both fail if they have to write. All works, and so do
+//     Prepare and Unprepare if there is nothing to do.
 //   - After a power cut, a change is there if the call had returned, because it was
 //     flushed. A change that was being written may be lost.
 //   - If a record is damaged, other claims are not affected. If a part of it can be read,

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -26,12 +27,17 @@ var errBusy = errors.New("another process has the lock")
 // locks are locks by name that the goroutines of all processes with one directory
 // share. A process that dies loses its locks.
 type locks struct {
-	// file is the file whose ranges are locked. It stays empty. If its name is empty,
-	// only the goroutines of this process share the locks.
-	file string
+	// open opens the file whose ranges are locked. It stays empty. If open is nil, only the
+	// goroutines of this process share the locks.
+	open func() (*os.File, error)
 
 	mu   sync.Mutex
 	busy map[string]chan struct{} // closed when the lock is released
+}
+
+// opener returns a function that opens a file of locks.
+func opener(file string) func() (*os.File, error) {
+	return func() (*os.File, error) { return os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600) }
 }
 
 // lock takes all locks with these names and returns a function that releases them.
@@ -60,10 +66,14 @@ func (l *locks) lock(ctx context.Context, names ...string) (unlock func(), err e
 		}
 		mine = append(mine, name)
 	}
-	if l.file == "" {
+	if l.open == nil {
 		return release, nil
 	}
-	file, err = os.OpenFile(l.file, os.O_RDWR|os.O_CREATE, 0o600)
+	file, err = l.open()
+	if errors.Is(err, syscall.EROFS) {
+		// Other processes can't write a record either, and to read one needs no lock.
+		return release, nil
+	}
 	if err != nil {
 		return nil, err
 	}

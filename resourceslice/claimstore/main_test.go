@@ -192,7 +192,7 @@ func openOn(cfg Config[partition], fs durable.FS) (*Store[partition], error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	return open(context.Background(), cfg, fs, "")
+	return open(context.Background(), cfg, fs, nil)
 }
 
 // at returns a clock that stands still.

@@ -180,8 +180,8 @@ func TestProcessesShareADirectory(t *testing.T) {
 func TestALockWaitsForItsOwnerInAnotherProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	// Each locks stands for a process: the locks of open files do not belong to one.
-	first := &locks{file: path, busy: map[string]chan struct{}{}}
-	second := &locks{file: path, busy: map[string]chan struct{}{}}
+	first := &locks{open: opener(path), busy: map[string]chan struct{}{}}
+	second := &locks{open: opener(path), busy: map[string]chan struct{}{}}
 	unlock, err := first.lock(t.Context(), "a", "b", "a")
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func TestALockWaitsForItsOwnerInAnotherProcess(t *testing.T) {
 }
 
 func TestALockWithoutAFileIsAnError(t *testing.T) {
-	l := &locks{file: filepath.Join(t.TempDir(), "missing", "lock"), busy: map[string]chan struct{}{}}
+	l := &locks{open: opener(filepath.Join(t.TempDir(), "missing", "lock")), busy: map[string]chan struct{}{}}
 	if _, err := l.lock(t.Context(), "a"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v, want ErrNotExist", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,15 +59,15 @@ func Open[S any](ctx context.Context, cfg Config[S]) (*Store[S], error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	return open(ctx, cfg, durable.Dir(cfg.Dir, journalFile, lockFile), filepath.Join(cfg.Dir, lockFile))
+	return open(ctx, cfg, durable.Dir(cfg.Dir, journalFile, lockFile), opener(filepath.Join(cfg.Dir, lockFile)))
 }
 
-// open opens the store on a disk. If lockPath is empty, no other process may use it.
-func open[S any](ctx context.Context, cfg Config[S], fs durable.FS, lockPath string) (*Store[S], error) {
+// open opens the store on a disk. If openLocks is nil, no other process may use it.
+func open[S any](ctx context.Context, cfg Config[S], fs durable.FS, openLocks func() (*os.File, error)) (*Store[S], error) {
 	s := &Store[S]{
 		cfg:   cfg,
 		disk:  newDisk(cfg.Driver, fs),
-		locks: &locks{file: lockPath, busy: map[string]chan struct{}{}},
+		locks: &locks{open: openLocks, busy: map[string]chan struct{}{}},
 		ready: lifecycle.NewReady(cfg.Name),
 		// A pass may wait for a call of Config.Unprepare.
 		progress: lifecycle.NewProgress(cfg.Name, 2*cfg.Interval+10*time.Minute),

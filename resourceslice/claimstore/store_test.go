@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -564,7 +566,7 @@ func TestAStateOfAnotherTypeConcernsOneClaim(t *testing.T) {
 		ID    []string `json:"id"`
 		Field string   `json:"field"`
 	}
-	s, err := open(t.Context(), Config[newer]{Driver: driver, BootID: "boot-1", Shared: func(Device) bool { return false }}, r.disk, "")
+	s, err := open(t.Context(), Config[newer]{Driver: driver, BootID: "boot-1", Shared: func(Device) bool { return false }}, r.disk, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -731,9 +733,15 @@ func TestAFileThatWasReplacedInPartIsReplacedAgain(t *testing.T) {
 // TestAReadOnlyDiskChangesNothing: what is prepared can be read, and nothing begins or ends.
 func TestAReadOnlyDiskChangesNothing(t *testing.T) {
 	r := newRig(t)
-	a := testClaim("a", "gpu-0")
+	a, ended := testClaim("a", "gpu-0"), testClaim("c", "gpu-2")
+	r.mustPrepare(ended, "mig-3")
+	if err := r.unprepare(ended); err != nil {
+		t.Fatal(err)
+	}
 	r.mustPrepare(a, "mig-1")
+	r.hw.did()
 	r.Store.disk.fs = &readOnly{r.disk}
+	r.locks.open = func() (*os.File, error) { return nil, &fs.PathError{Op: "open", Path: lockFile, Err: syscall.EROFS} }
 	if _, err := r.prepare(testClaim("b", "gpu-1"), "mig-2"); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("Prepare: %v, want EROFS", err)
 	}
@@ -741,6 +749,9 @@ func TestAReadOnlyDiskChangesNothing(t *testing.T) {
 		t.Errorf("Unprepare: %v, want EROFS", err)
 	}
 	r.mustPrepare(a, "never")
+	if err := r.unprepare(ended); err != nil {
+		t.Errorf("Unprepare of a claim that has ended: %v", err)
+	}
 	all, err := r.All(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -752,5 +763,5 @@ func TestAReadOnlyDiskChangesNothing(t *testing.T) {
 	if n != 1 {
 		t.Errorf("%d claims are prepared, want 1", n)
 	}
-	r.expect("prepare a mig-1", "[a-uid] [a-uid]")
+	r.expect("", "[a-uid] [a-uid]")
 }
