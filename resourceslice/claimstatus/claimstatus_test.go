@@ -135,6 +135,37 @@ func TestAConditionKeepsItsTimeUntilItsStatusChanges(t *testing.T) {
 	})
 }
 
+// TestDataIsComparedAsAValue: the API server stores an object with sorted keys, and some
+// numbers in another form.
+func TestDataIsComparedAsAValue(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, second string
+		writes        int
+	}{
+		"a struct":              {`{"vlan":7,"bridge":"b0"}`, `{"vlan":7,"bridge":"b0"}`, 1},
+		"spaces":                {`{"bridge": "b0"}`, `{ "bridge" : "b0" }`, 1},
+		"a list":                {`{"all":[{"b":1,"a":2.50}]}`, `{"all":[{"b":1,"a":2.5}]}`, 1},
+		"another value":         {`{"vlan":7,"bridge":"b0"}`, `{"vlan":8,"bridge":"b0"}`, 2},
+		"another order":         {`{"all":[1,2]}`, `{"all":[2,1]}`, 2},
+		"another large number":  {`{"mac":9007199254740992}`, `{"mac":9007199254740993}`, 2},
+		"one field less":        {`{"vlan":7,"bridge":"b0"}`, `{"vlan":7}`, 2},
+		"a text, then a number": {`{"vlan":"7"}`, `{"vlan":7}`, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				for _, data := range []string{tc.first, tc.second, tc.second} {
+					status := claimstatus.Bound(&claim().Status.Allocation.Devices.Results[0], "Ready", "")
+					status.Data = &runtime.RawExtension{Raw: []byte(data)}
+					r.write(status)
+				}
+				if n := len(r.s.Requests(apitest.Match{Verb: "patch", Resource: "resourceclaims/*"})); n != tc.writes {
+					t.Errorf("%d writes, want %d", n, tc.writes)
+				}
+			})
+		})
+	}
+}
+
 func TestAStatusThatIsLeftOutIsRemoved(t *testing.T) {
 	bubble(t, func(r *rig) {
 		shared := claimstatus.Bound(result(1), "Attached", "up")

@@ -12,6 +12,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/utils/ptr"
 )
 
@@ -46,7 +48,7 @@ func partsOf(devices []resourcev1.AllocatedDeviceStatus) map[part]any {
 			add(conditionPart+c.Type, c)
 		}
 		if d.Data != nil {
-			add(dataPart, d.Data)
+			add(dataPart, canonical(d.Data))
 		}
 		if n := d.NetworkData; n != nil {
 			for name, value := range map[string]string{
@@ -59,6 +61,20 @@ func partsOf(devices []resourcev1.AllocatedDeviceStatus) map[part]any {
 		}
 	}
 	return parts
+}
+
+// canonical returns data as JSON in a form that does not depend on who has encoded it: the
+// API server sorts the keys of an object.
+func canonical(data *runtime.RawExtension) string {
+	raw, err := json.Marshal(data)
+	var value any
+	if err == nil && utiljson.Unmarshal(raw, &value) == nil { // it reads numbers as the API server does
+		raw, err = json.Marshal(value)
+	}
+	if err != nil {
+		return string(data.Raw)
+	}
+	return string(raw)
 }
 
 // fields are the fields of a condition that field managers own, such as f:reason. Other
