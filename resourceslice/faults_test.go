@@ -1101,7 +1101,7 @@ func TestAnOwnDeleteThatIsCarriedOutLateIsNoForeignChange(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(pools(device(1, "a")))
-		r.settle(time.Minute)
+		r.settle(10 * time.Second) // after a minute a new pool would be a reason too
 		r.consumer.remove()
 		r.s.Inject(apitest.Fault{
 			Match: apitest.Match{Verb: "delete", Resource: "resourceslices"}, Times: 1,

@@ -19,8 +19,9 @@ import (
 // An OwnerFunc returns the reference to the owner of the slices: the garbage
 // collector deletes them after the owner.
 //
-// The controller calls it before the first write, and again after another client
-// deleted slices, because the owner may have been re-created with another UID. No
+// The controller calls it before the first write. It calls it again after another client
+// deleted slices, and before it creates a pool if the last call was more than a minute ago,
+// because the owner may have been re-created with another UID. No
 // slice is created while it returns an error. An error for which
 // [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is true means that the owner
 // does not exist yet, and is not reported. A panic is an error. It must return when ctx
@@ -46,11 +47,20 @@ func NodeOwner(nodes corev1client.NodeInterface, name string) OwnerFunc {
 	}
 }
 
+// ownerAge is the age of an answer of Owner that is too old for a new pool.
+const ownerAge = time.Minute
+
 // ownerCache calls an OwnerFunc if necessary, once for all workers.
 type ownerCache struct {
 	source OwnerFunc
 	turn   chan struct{} // has a token while a worker calls source
-	ref    atomic.Pointer[metav1.OwnerReference]
+	known  atomic.Pointer[knownOwner]
+}
+
+// knownOwner is an answer of an OwnerFunc.
+type knownOwner struct {
+	ref metav1.OwnerReference
+	at  time.Time
 }
 
 // get returns the reference, or nil if slices have no owner.
@@ -64,8 +74,8 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if ref := o.ref.Load(); ref != nil {
-		return ref, nil
+	if known := o.known.Load(); known != nil {
+		return &known.ref, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -73,10 +83,19 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 	if err != nil {
 		return nil, err
 	}
-	o.ref.Store(&ref)
-	return &ref, nil
+	known := &knownOwner{ref, time.Now()}
+	o.known.Store(known)
+	return &known.ref, nil
 }
 
 // doubt makes the next get call source: another client deleted slices, possibly
 // the garbage collector because the owner is gone.
-func (o *ownerCache) doubt() { o.ref.Store(nil) }
+func (o *ownerCache) doubt() { o.known.Store(nil) }
+
+// expire makes the next get call source if the last answer is old. Without a slice there is
+// none that the garbage collector would delete if the owner was replaced.
+func (o *ownerCache) expire() {
+	if known := o.known.Load(); known != nil && time.Since(known.at) > ownerAge {
+		o.known.CompareAndSwap(known, nil)
+	}
+}

@@ -341,6 +341,9 @@ func (j *job) askOwner() error {
 	if j.isHalf() {
 		ctx = j.c.outlives // the pool is completed when Run ends
 	}
+	if len(j.live) == 0 {
+		j.c.owner.expire()
+	}
 	var err error
 	j.owner, err = j.c.owner.get(ctx, callTimeout)
 	return err

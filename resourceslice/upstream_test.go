@@ -148,6 +148,39 @@ func TestNodeIsCreatedAgain(t *testing.T) {
 	})
 }
 
+// TestTheNodeIsReplacedWhileNothingIsPublished: no slice is deleted that would show it.
+func TestTheNodeIsReplacedWhileNothingIsPublished(t *testing.T) {
+	bubble(t, func(r *rig) {
+		gets := func() int { return len(r.s.Requests(apitest.Match{Verb: "get", Resource: "nodes"})) }
+		r.consumer.remove()
+		r.start()
+		for _, name := range []string{"a", "b", "c"} {
+			r.setEach("a", name)
+			r.settle(time.Second)
+		}
+		if n := gets(); n != 1 {
+			t.Errorf("%d reads of the Node for three pools, want 1", n)
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			r.remove(name)
+		}
+		apitest.Delete[*corev1.Node](r.s, "", node)
+		r.settle(time.Second)
+		r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		r.settle(time.Hour)
+		r.publish(pools(device(1, "a")))
+		now := apitest.Get[*corev1.Node](r.s, "", node)
+		if owner := r.slices()[0].OwnerReferences[0]; owner.UID != now.UID {
+			t.Errorf("the owner of a new slice is %s, want %s", owner.UID, now.UID)
+		}
+		r.settle(time.Hour)
+		r.publish(pools(device(1, "b"), device(2, "b")))
+		if n := gets(); n != 2 {
+			t.Errorf("%d reads of the Node, want 2", n)
+		}
+	})
+}
+
 // TestOwnerOfSlicesThatAreLeft: the other way round: only some slices are gone when the Node is seen to
 // be another one.
 func TestOwnerOfSlicesThatAreLeft(t *testing.T) {
