@@ -10,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/kubewright/kubewright/resourceslice"
@@ -33,8 +35,9 @@ type file struct {
 // entry is a device and its health.
 type entry struct {
 	resourcev1.Device
-	// Unhealthy describes a fault of the device. It becomes a taint that keeps
-	// new Pods away; Pods that have the device keep it.
+	// Unhealthy describes a fault of the device. It becomes the value of a taint, with "-"
+	// for what such a value can't have, that keeps new Pods away; Pods that have the device
+	// keep it.
 	Unhealthy string `json:"unhealthy"`
 }
 
@@ -49,12 +52,23 @@ func (f *file) pool(nodeName string) (string, resourceslice.Pool) {
 		device := e.Device
 		if e.Unhealthy != "" {
 			device.Taints = append(device.Taints, resourcev1.DeviceTaint{
-				Key: f.Driver + "/unhealthy", Value: e.Unhealthy, Effect: resourcev1.DeviceTaintEffectNoSchedule,
+				Key: f.Driver + "/unhealthy", Value: labelValue(e.Unhealthy), Effect: resourcev1.DeviceTaintEffectNoSchedule,
 			})
 		}
 		pool.Devices = append(pool.Devices, device)
 	}
 	return name, pool
+}
+
+// labelValue returns text in the form that the value of a taint must have.
+func labelValue(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("-_.", r) {
+			return r
+		}
+		return '-'
+	}, text)
+	return strings.Trim(text[:min(len(text), validation.LabelValueMaxLength)], "-_.")
 }
 
 // parse parses YAML or JSON, and rejects unknown fields.

@@ -65,6 +65,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	stopped := make(chan error, 1)
 	go func() { stopped <- controller.Run(running) }()
 
+	driver := "" // that is published
 	follow(ctx, *path, *poll, func(f *file, err error) {
 		if err == nil {
 			// The file has all pools of the driver. A pool that an earlier
@@ -72,6 +73,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			// twice.
 			name, pool := f.pool(*nodeName)
 			err = controller.SetAll(f.Driver, map[string]resourceslice.Pool{name: pool})
+			if err == nil && driver != "" && driver != f.Driver {
+				err = controller.SetAll(driver, nil) // and so would another driver
+			}
+			if err == nil {
+				driver = f.Driver
+			}
 		}
 		if err != nil {
 			// The published slices stay.

@@ -79,6 +79,28 @@ func TestDevicesOfAFile(t *testing.T) {
 				_, all := taints()
 				return all == 5
 			})
+			write(strings.ReplaceAll(string(sample), "driver: gpu", "driver: other"))
+			eventually(t, s, "the devices to be those of the other driver, and of that alone", func() bool {
+				for _, slice := range apitest.List[*resourcev1.ResourceSlice](s, "") {
+					if slice.Spec.Driver != "other.example.com" {
+						return false
+					}
+				}
+				_, all := taints()
+				return all == 5
+			})
+			write(strings.ReplaceAll(string(sample), "xid-79", "(fell off the bus, "+strings.Repeat("twice, ", 10)+")"))
+			eventually(t, s, "a text to be the value of the taint", func() bool {
+				for _, slice := range apitest.List[*resourcev1.ResourceSlice](s, "") {
+					for _, d := range slice.Spec.Devices {
+						if len(d.Taints) > 0 && strings.HasPrefix(d.Taints[0].Value, "fell-off-the-bus") {
+							_, all := taints()
+							return all == 5
+						}
+					}
+				}
+				return false
+			})
 			write(strings.ReplaceAll(string(sample), "unhealthy: xid-79", ""))
 			eventually(t, s, "the taint to go", func() bool {
 				tainted, all := taints()
