@@ -497,6 +497,46 @@ func TestARemoveThatHangsHoldsUpNoList(t *testing.T) {
 	})
 }
 
+// A record has the pod as it was at Start. What the API has of it counts: when it started, and how
+// often its containers have.
+func TestAStartOfflineKeepsTheHistory(t *testing.T) {
+	for name, fails := range map[string]error{"starts": nil, "does not start": errors.New("no image")} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				w.checkpointed()
+				pod := w.bind(newPod("a"))
+				pass(time.Minute)
+				w.backend.Edit(pod.UID, func(st *corev1.PodStatus) { st.ContainerStatuses[0].RestartCount = 7 })
+				pass(time.Minute)
+				before := w.pod("a").Status
+				w.crash()
+				w.backend.Lose(pod.UID)
+				back := w.away(apitest.Fault{Err: apitest.ErrConnRefused})
+				if fails != nil {
+					w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Err: fails})
+				}
+				w.start()
+				pass(podsync.DefaultOfflineAfter - time.Second)
+				w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "list", Resource: "pods"}, Latency: 9 * time.Second})
+				pass(1500 * time.Millisecond) // the first status would be due now, before the list
+				back()
+				pass(10 * time.Minute)
+				got := w.pod("a").Status
+				if !got.StartTime.Equal(before.StartTime) {
+					t.Errorf("start time %v, was %v", got.StartTime, before.StartTime)
+				}
+				cs := got.ContainerStatuses[0]
+				if last := cs.LastTerminationState.Terminated; last == nil || last.ExitCode != 137 {
+					t.Errorf("last termination %+v, want 137", last)
+				}
+				if fails == nil && cs.RestartCount != 8 || cs.RestartCount < 7 {
+					t.Errorf("%d restarts", cs.RestartCount)
+				}
+			})
+		})
+	}
+}
+
 // A disk was copied to a machine with another name, or the node was renamed: its pods are not those
 // of this node, and the API would not show this node that they are gone.
 func TestTheRecordsOfAnotherNodeAreLeftAlone(t *testing.T) {

@@ -152,11 +152,17 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 func (t *State) seen(now Instant, v *Version) (news News) {
 	news.First = !t.Seen()
 	t.api.cached = true
+	recorded := t.api.recorded
 	t.api.recorded = false
 	if news.First || !Older(v.ResourceVersion(), t.api.pod.ResourceVersion()) || t.rewound(v) {
 		t.api.presence, t.api.restored, t.suspect.goneSince = present, false, 0
 	}
-	if news.New = t.setPod(now, v); !news.New || !news.First {
+	news.New = t.setPod(now, v) || recorded // the status has waited for this
+	if recorded && t.provider.lost != nil {
+		ended := podstatus.Lost(&t.Pod().Status) // with the history that the record does not have
+		t.provider.lost = &ended
+	}
+	if !news.New || !news.First {
 		return news
 	}
 	t.look(unlisted, 0)

@@ -220,8 +220,8 @@ func (t *State) need() need {
 
 // decideWrite returns the API request that is due.
 func (t *State) decideWrite(now Instant) Action {
-	if !t.Known() || t.api.pod == nil || t.Gone() || t.write.inflight != nil {
-		return Action{Wake: Never}
+	if !t.Known() || t.api.pod == nil || t.Gone() || t.write.inflight != nil || t.api.recorded {
+		return Action{Wake: Never} // a status is computed from what the API has, not from a record
 	}
 	var s Action
 	at := t.write.retryAt
@@ -255,7 +255,7 @@ func (t *State) decideWrite(now Instant) Action {
 // Unfinished reports whether the API lacks the final status or the deletion of a pod that has
 // stopped.
 func (t *State) Unfinished() bool {
-	return t.Stopped() && t.Known() && t.api.pod != nil && !t.Gone() && t.api.notFoundAt == 0 && (!t.final() || t.unreleased())
+	return t.Stopped() && t.Known() && t.api.pod != nil && !t.Gone() && !t.api.recorded && t.api.notFoundAt == 0 && (!t.final() || t.unreleased())
 }
 
 // unreleased reports whether the object must be deleted once its final status is stored:
