@@ -354,6 +354,11 @@ func (w *script) answer(words []string) string {
 		pod.Status.Message = "changed"
 		w.server = pod
 		return w.apply(Stored{Pod: pod.DeepCopy()})
+	case "undone": // another client undoes the end, and the informer is faster than the answer
+		pod := w.stored()
+		w.edit([]string{"phase=Running"})
+		w.apply(Seen{Version: Cached(w.server.DeepCopy())})
+		return w.apply(Stored{Pod: pod, Same: true})
 	case "equal":
 		return w.apply(Stored{})
 	case "lost": // the answer is lost

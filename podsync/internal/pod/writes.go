@@ -39,7 +39,7 @@ func (t *State) statusStored(now Instant, c *Call, resp *corev1.Pod, same bool) 
 	case t.Pod().ResourceVersion == resp.ResourceVersion && resp.ResourceVersion == c.Pod.ResourceVersion:
 		t.write.news.overwritten, t.provider.lost, t.provider.withdrawn = false, nil, nil // the server drops fields: a feature gate is off
 	}
-	if c.Over && podstatus.IsTerminal(resp.Status.Phase) {
+	if c.Over && podstatus.IsTerminal(t.Pod().Status.Phase) { // which may be newer than resp
 		t.becomeFinal()
 	}
 }
