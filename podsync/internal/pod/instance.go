@@ -119,6 +119,7 @@ func (t *State) markLost(at Moment) (lost bool) {
 		t.rules.Lost == LostByRestartPolicy && (t.Pod().Spec.RestartPolicy == corev1.RestartPolicyAlways || t.Pod().Spec.RestartPolicy == "")
 	if !again {
 		t.beginTermination(now, StopLost, &podstatus.Failure{Reason: ReasonLost, Message: MessageLost}, MinGrace)
+		t.mayRun()
 		return true
 	}
 	status, _ := podstatus.Next(t.base(), t.update(at.Wall))
@@ -169,6 +170,9 @@ func (t *State) classify(at Moment) (lost bool) {
 		}
 		return false
 	}
+	if t.end != nil && t.started() && !t.final() {
+		t.mayRun()
+	}
 	if t.end == nil && t.started() {
 		t.provider.admitted = true
 		if t.rules.CompleteList {
@@ -179,6 +183,14 @@ func (t *State) classify(at Moment) (lost bool) {
 	}
 	t.look(listed, 0)
 	return false
+}
+
+// mayRun makes Stop be called for a pod that had started, that ends, and that a List leaves out
+// at the first sight: the List may be a mistake.
+func (t *State) mayRun() {
+	if t.provider.instance == none && !t.rules.CompleteList {
+		t.becomeHeld()
+	}
 }
 
 // keepReport keeps the last report of an instance that has ended, while the gate is closed.
