@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -166,6 +167,40 @@ func TestFarewellToANodeThatWasBeingCreated(t *testing.T) {
 					if node != nil {
 						t.Error("the Node was left behind")
 					}
+				}
+			})
+		})
+	}
+}
+
+// The lease controller ends last, and may still ask for the owner of a lease.
+func TestAnUnregisteredNodeOwnsNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy ShutdownPolicy
+		faster bool // another client deletes the Node
+		owns   bool
+	}{
+		"Unregister":                  {policy: ShutdownUnregister},
+		"Unregister, a faster client": {policy: ShutdownUnregister, faster: true},
+		"NotReady, a faster client":   {policy: ShutdownNotReady, faster: true},
+		"NotReady":                    {policy: ShutdownNotReady, owns: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := apitest.New(apitest.Options{})
+				w := start(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), OnShutdown: tc.policy})
+				w.pass(time.Minute)
+				if tc.faster {
+					apitest.Delete[*corev1.Node](s, "", node1)
+				}
+				if err := w.stop(); err != nil {
+					t.Errorf("Run = %v", err)
+				}
+				if ref, err := w.c.OwnerReference(t.Context(), node1); (err == nil) != tc.owns || err != nil && !apierrors.IsNotFound(err) {
+					t.Errorf("OwnerReference = %v, %v", ref, err)
+				}
+				if err := w.c.Live(t.Context(), node1); (err == nil) != tc.owns {
+					t.Errorf("Live = %v", err)
 				}
 			})
 		})

@@ -28,7 +28,11 @@ func (c *Controller) farewell() func(ctx context.Context, name string, n *node) 
 			return // the Node is another process's
 		}
 		released, err := c.release(ctx, n)
-		switch verdict := judge(err, n.name); {
+		verdict := judge(err, n.name)
+		if gone := verdict == status.Gone || verdict == status.Other; gone || released && err == nil && c.cfg.OnShutdown == ShutdownUnregister {
+			n.apply(status.Unregistered{}) // nothing may have it for an owner from now on
+		}
+		switch {
 		case !released:
 		case err == nil:
 			klog.FromContext(ctx).V(2).Info("Released node", "node", klog.KRef("", n.name), "onShutdown", c.cfg.OnShutdown)

@@ -370,6 +370,19 @@ func TestAFoundNodeThatIsNotExpectedIsRefused(t *testing.T) {
 	}
 }
 
+// A Node that the program has deleted is no longer registered.
+func TestUnregistered(t *testing.T) {
+	w := story(t, "rules setter", "at 1s", "round a", "sent")
+	if got := w.apply(Unregistered{}); got != "Unsure Nothing" {
+		t.Errorf("before it was registered: %s", got)
+	}
+	w.run([]string{"created"})
+	w.run([]string{"round", "b"})
+	if got := w.apply(Unregistered{}); got != "Deleted Nothing" || w.state.UID() != "" {
+		t.Errorf("after it was registered: %s, UID %s", got, w.state.UID())
+	}
+}
+
 // The UID is that of the registered Node.
 func TestUID(t *testing.T) {
 	w := story(t, "rules setter", "at 1s", "round a", "sent")

@@ -71,6 +71,8 @@ type (
 		Node    *corev1.Node // as it is, or was last
 		Deleted bool         // it was deleted
 	}
+	// Unregistered: the program ends, and the Node that it kept is no longer there.
+	Unregistered struct{}
 	// Asked: the program asks for a read and a whole write.
 	Asked struct{}
 	// GateAnswered: Gate was asked.
@@ -92,6 +94,7 @@ func (Sent) event()         {}
 func (Answered) event()     {}
 func (Failed) event()       {}
 func (Shown) event()        {}
+func (Unregistered) event() {}
 func (Asked) event()        {}
 func (GateAnswered) event() {}
 func (NotReadySet) event()  {}
@@ -182,6 +185,11 @@ func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
 	case Shown:
 		news.Wake = s.shown(ev)
 		return news, nil
+	case Unregistered:
+		if s.phase == Registered {
+			s.want, err = nil, s.become(Deleted)
+		}
+		return news, err
 	case Asked:
 		s.doubt()
 		return news, nil
