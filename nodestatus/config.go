@@ -109,8 +109,9 @@ type Config struct {
 	// every node begins, before the setters run. The spec, such as taints and
 	// providerID, ownerReferences and finalizers have an effect only when the Node is
 	// created. The name must be empty or NodeName. There must be no Ready condition,
-	// because health checks decide about it. New rejects what the API server would
-	// refuse. Default: an empty Node.
+	// because health checks decide about it. New rejects labels, annotations, taints and
+	// parts of the status that the API server would refuse. It does not validate the rest.
+	// Default: an empty Node.
 	Template *corev1.Node
 	// KeepTaints are taints that every node must have. The Node is created with them,
 	// and they are added again if another client removes them. Taints of Template and

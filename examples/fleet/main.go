@@ -47,6 +47,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	switch {
+	case *nodes < 0:
+		return fmt.Errorf("--nodes must not be negative: %d", *nodes)
+	case *report <= 0:
+		return fmt.Errorf("--report-interval must be positive: %v", *report)
+	}
 	cfg, err := flags.Config()
 	if err != nil {
 		return err

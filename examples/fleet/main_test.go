@@ -95,6 +95,15 @@ func TestFleetServesProfiles(t *testing.T) {
 	}
 }
 
+func TestFleetRefusesNumbersThatItCantUse(t *testing.T) {
+	for _, arg := range []string{"--nodes=-1", "--report-interval=0s", "--report-interval=-1s"} {
+		name, _, _ := strings.Cut(arg, "=")
+		if err := run(t.Context(), []string{arg}, io.Discard); err == nil || !strings.HasPrefix(err.Error(), name+" must") {
+			t.Errorf("%s: run = %v", arg, err)
+		}
+	}
+}
+
 func TestFleetRefusesAnAddressOfOthers(t *testing.T) {
 	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml")
 	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--nodes", "1", "--pprof-address", "192.0.2.1:1")
