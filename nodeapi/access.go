@@ -222,7 +222,11 @@ func (c *cached[T]) refresh(ctx context.Context) error {
 	if had {
 		c.mu.Unlock()
 	}
-	value, err := c.load(context.WithoutCancel(ctx)) // the value is for all requests
+	var value T
+	err := guard(func() (err error) { // of the client, which the program may have wrapped
+		value, err = c.load(context.WithoutCancel(ctx)) // the value is for all requests
+		return err
+	})
 	if had {
 		c.mu.Lock()
 	}

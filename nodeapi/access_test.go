@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -278,4 +279,33 @@ func TestCachedKeepsThePreviousValueWhileLoadsFail(t *testing.T) {
 	if v, _ := c.get(); v != 3 {
 		t.Errorf("%d after the recovery", v)
 	}
+}
+
+// TestAPanicOfALoadIsItsError: all later requests with a client certificate waited
+// without limit.
+func TestAPanicOfALoadIsItsError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := false
+		c := &cached[string]{maxAge: time.Minute, load: func(context.Context) (string, error) {
+			if broken {
+				panic("load broke")
+			}
+			return "value", nil
+		}}
+		for range 2 { // without a previous value, and with one
+			broken = true
+			if _, ok := errors.AsType[*PanicError](c.refresh(t.Context())); !ok {
+				t.Error("the panic is no error")
+			}
+			broken = false
+			time.Sleep(retryAfter)
+			if err := c.refresh(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if value, err := c.get(); err != nil || value != "value" {
+				t.Errorf("%q, %v", value, err)
+			}
+			time.Sleep(c.maxAge)
+		}
+	})
 }
