@@ -172,6 +172,26 @@ func TestALogThatBreaksOffIsNotAWholeLog(t *testing.T) {
 	}
 }
 
+// TestALogThatTheShutdownCutsIsNotAWholeLog: it looked as if the container had ended.
+func TestALogThatTheShutdownCutsIsNotAWholeLog(t *testing.T) {
+	for _, query := range []string{"", "?follow=true"} {
+		r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) {
+			return newEndless(strings.Repeat("x", 100<<10)), nil
+		}}, nil)
+		client := insecureClient(nil)
+		defer client.CloseIdleConnections()
+		resp, err := client.Do(r.request("/containerLogs/default/web/main" + query))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go r.stop()
+		if n, err := io.Copy(io.Discard, resp.Body); err == nil {
+			t.Errorf("%q: the client can't tell that there is more than %d bytes", query, n)
+		}
+		_ = resp.Body.Close()
+	}
+}
+
 func (r *rig) request(path string) *http.Request {
 	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, r.url+path, nil)
 	if err != nil {

@@ -6,7 +6,6 @@ package nodeapi
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -83,13 +82,6 @@ func (w *response) fail(err error) {
 		w.Header().Set("Connection", "close") // a connection has one guess
 	}
 	http.Error(w, sentence, code)
-}
-
-// truncated reports whether an error ended a response that had begun, other than
-// one that ends a stream on purpose.
-func truncated(w *response, err error) bool {
-	return err != nil && w.code == http.StatusOK &&
-		!errors.Is(err, errStopping) && !errors.Is(err, errClientGone) && !errors.Is(err, context.Canceled)
 }
 
 func writeJSON(w *response, value any) error {

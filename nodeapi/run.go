@@ -139,7 +139,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.cfg.Hooks.Request(done)
 		}
 		s.log(r).V(4).Info("Served", "method", r.Method, "path", r.URL.Path, "user", done.User, "code", out.code, "err", done.Err)
-		if truncated(out, done.Err) {
+		if done.Err != nil && out.code == http.StatusOK {
 			panic(http.ErrAbortHandler) // the client must not take the part for the whole
 		}
 	}()
