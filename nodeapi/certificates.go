@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"math/big"
 	"net"
-	"runtime/debug"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -109,12 +108,7 @@ func (s *Server) certificateUsed(ctx context.Context, c *tls.Certificate, selfSi
 			return
 		}
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			s.report(ctx, &PanicError{v, debug.Stack()}, "A callback panicked")
-		}
-	}()
-	s.cfg.Hooks.Certificate(CertificateUsed{NotAfter: leaf.NotAfter, SelfSigned: selfSigned})
+	s.call(ctx, func() { s.cfg.Hooks.Certificate(CertificateUsed{NotAfter: leaf.NotAfter, SelfSigned: selfSigned}) })
 }
 
 // rotation returns the manager of certificates of the kubelet-serving signer.

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os/exec"
@@ -378,6 +379,48 @@ func TestAPanicOfTheBackendIsContained(t *testing.T) {
 		if err := await(t, "a report", reported); !errors.As(err, &p) || !strings.Contains(err.Error(), "broke") {
 			t.Error(err)
 		}
+	}
+}
+
+// TestAPanicOfAHookIsContained: one in a forward ended the process, and Run waited
+// without limit for the stream of a request.
+func TestAPanicOfAHookIsContained(t *testing.T) {
+	reported := make(chan error, 100)
+	r := start(t, &testBackend{
+		logs:    func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return text("log"), nil },
+		forward: echo,
+	}, func(cfg *Config) {
+		cfg.Hooks = Hooks{Streams: func(StreamsOpen) { panic("streams broke") }, Request: func(Request) { panic("request broke") }}
+		cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
+			reported <- err
+			panic("handler broke")
+		}
+	})
+	if code, body := r.get("/containerLogs/default/web/main"); code != 200 || body != "log" {
+		t.Errorf("%d %q", code, body)
+	}
+	addresses, stop := r.forwarder(t)
+	conn := dial(t, addresses[80])
+	fmt.Fprint(conn, "all")
+	_ = conn.(*net.TCPConn).CloseWrite()
+	if got, err := io.ReadAll(conn); err != nil || !strings.Contains(string(got), "all") {
+		t.Errorf("%q, %v", got, err)
+	}
+	stop()
+	stopped := make(chan struct{})
+	go func() {
+		r.stop()
+		close(stopped)
+	}()
+	await(t, "Run", stopped)
+	seen := map[any]bool{}
+	for len(reported) > 0 {
+		if failed, ok := errors.AsType[*PanicError](<-reported); ok {
+			seen[failed.Value] = true
+		}
+	}
+	if !seen["streams broke"] || !seen["request broke"] {
+		t.Errorf("reported: %v", seen)
 	}
 }
 

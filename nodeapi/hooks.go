@@ -11,7 +11,8 @@ import "time"
 type Hooks struct {
 	// Request is called when a request has been answered or its stream has ended.
 	Request func(Request)
-	// Streams is called when the number of open streams changes.
+	// Streams is called when the number of open streams changes, by one goroutine at a
+	// time.
 	Streams func(StreamsOpen)
 	// Certificate is called when Run begins to serve with a certificate: before the
 	// first request, and with the first connection after a rotation.

@@ -502,6 +502,37 @@ func TestNoTenantHoldsAllStreams(t *testing.T) {
 	fill(of("a", "web", "one"), 3)
 }
 
+// TestTheLastReportOfStreamsHasTheirNumber: reports overtook each other, and a gauge kept
+// a stream that had ended.
+func TestTheLastReportOfStreamsHasTheirNumber(t *testing.T) {
+	var reports []StreamsOpen
+	s := newStreams(10, time.Hour, nil)
+	_, _, first, _ := s.begin(t.Context(), share{})
+	_, _, second, _ := s.begin(t.Context(), share{})
+	var ends sync.WaitGroup
+	s.opened = func(_ context.Context, open StreamsOpen) {
+		if open.Open == 1 { // and is overtaken
+			ends.Go(second)
+			for s.count() > 0 {
+				runtime.Gosched()
+			}
+			for range 1000 {
+				runtime.Gosched()
+			}
+		}
+		reports = append(reports, open)
+	}
+	first()
+	ends.Wait()
+	s.stop()
+	if _, _, _, err := s.begin(t.Context(), share{}); err == nil {
+		t.Error("a stream began after stop")
+	}
+	if n := len(reports); n != 3 || reports[1].Open != 0 || reports[2] != (StreamsOpen{}) {
+		t.Errorf("reports: %+v", reports)
+	}
+}
+
 // TestAFollowerThatDoesNotReadIsGivenUp: it held its stream without limit.
 func TestAFollowerThatDoesNotReadIsGivenUp(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {

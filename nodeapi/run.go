@@ -132,11 +132,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			out.fail(done.Err)
 		}
 		if _, ok := errors.AsType[*PanicError](done.Err); ok {
-			s.report(r.Context(), done.Err, "A callback panicked")
+			s.report(r.Context(), done.Err, panickedMessage)
 		}
 		if s.cfg.Hooks.Request != nil {
 			done.Code, done.Written, done.Latency = out.code, out.written, time.Since(began)
-			s.cfg.Hooks.Request(done)
+			s.call(r.Context(), func() { s.cfg.Hooks.Request(done) })
 		}
 		s.log(r).V(4).Info("Served", "method", r.Method, "path", r.URL.Path, "user", done.User, "code", out.code, "err", done.Err)
 		if done.Err != nil && out.code == http.StatusOK {

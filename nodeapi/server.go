@@ -53,9 +53,14 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, backend: newBackend(cfg.Backend), authenticator: cfg.Authenticator, authorizer: cfg.Authorizer,
-		streams: newStreams(cfg.MaxStreams, cfg.StreamIdleTimeout, cfg.Hooks.Streams), ready: ready{cfg.Name, make(chan struct{})},
+		ready: ready{cfg.Name, make(chan struct{})},
 		stall: stall, bodyTimeout: bodyTimeout,
 	}
+	var opened func(context.Context, StreamsOpen)
+	if hook := cfg.Hooks.Streams; hook != nil {
+		opened = func(ctx context.Context, open StreamsOpen) { s.call(ctx, func() { hook(open) }) }
+	}
+	s.streams = newStreams(cfg.MaxStreams, cfg.StreamIdleTimeout, opened)
 	if s.authenticator == nil {
 		s.authenticator = newAuthenticator(&cfg, s.report)
 	}
@@ -92,9 +97,22 @@ func (s *Server) log(r *http.Request) klog.Logger { return klog.FromContext(r.Co
 
 // report reports an error that the Server recovers from.
 func (s *Server) report(ctx context.Context, err error, msg string) {
-	if s.cfg.ErrorHandler != nil {
-		s.cfg.ErrorHandler(ctx, err, msg)
+	handler := s.cfg.ErrorHandler
+	if handler == nil {
+		klog.FromContext(ctx).Error(err, msg)
 		return
 	}
-	klog.FromContext(ctx).Error(err, msg)
+	if panicked := guard(func() error { handler(ctx, err, msg); return nil }); panicked != nil {
+		klog.FromContext(ctx).Error(panicked, panickedMessage)
+	}
+}
+
+// panickedMessage is the message for a PanicError.
+const panickedMessage = "A callback panicked"
+
+// call calls a hook. The stream or connection that a panic is about goes on.
+func (s *Server) call(ctx context.Context, hook func()) {
+	if err := guard(func() error { hook(); return nil }); err != nil {
+		s.report(ctx, err, panickedMessage)
+	}
 }

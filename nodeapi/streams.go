@@ -20,7 +20,10 @@ import (
 type streams struct {
 	max    int
 	idle   time.Duration // after which a connection without traffic is closed
-	opened func(StreamsOpen)
+	opened func(context.Context, StreamsOpen)
+	// reporting is held for a call of opened, so that the last one has the number that
+	// stays.
+	reporting sync.Mutex
 
 	mu      sync.Mutex
 	open    map[*openStream]struct{}
@@ -68,7 +71,7 @@ var (
 	errEnded      = errors.New("the stream has ended")
 )
 
-func newStreams(limit int, idle time.Duration, opened func(StreamsOpen)) *streams {
+func newStreams(limit int, idle time.Duration, opened func(context.Context, StreamsOpen)) *streams {
 	return &streams{max: limit, idle: idle, opened: opened, open: make(map[*openStream]struct{}), settled: make(chan struct{})}
 }
 
@@ -81,9 +84,9 @@ func (s *streams) begin(ctx context.Context, of share) (_ context.Context, st *o
 	if err = s.admit(of); err == nil {
 		s.open[st] = struct{}{}
 	}
-	n := len(s.open)
+	rejected := err != nil && !s.stopped
 	s.mu.Unlock()
-	s.report(n, err != nil)
+	s.report(ctx, rejected)
 	if err != nil {
 		st.cancel(err)
 		return nil, nil, nil, err
@@ -95,10 +98,9 @@ func (s *streams) begin(ctx context.Context, of share) (_ context.Context, st *o
 			_ = st.conn.Close()
 		}
 		delete(s.open, st)
-		n := len(s.open)
 		s.settle()
 		s.mu.Unlock()
-		s.report(n, false)
+		s.report(ctx, false)
 	}), nil
 }
 
@@ -134,10 +136,16 @@ func (s *streams) admit(of share) error {
 	return &statusError{http.StatusTooManyRequests, fmt.Sprintf("%s %d open log, exec, attach and port-forward streams, the maximum; try again later", whose, n)}
 }
 
-func (s *streams) report(n int, rejected bool) {
-	if s.opened != nil {
-		s.opened(StreamsOpen{Open: n, Rejected: rejected})
+func (s *streams) report(ctx context.Context, rejected bool) {
+	if s.opened == nil {
+		return
 	}
+	s.reporting.Lock()
+	defer s.reporting.Unlock()
+	s.mu.Lock()
+	n := len(s.open)
+	s.mu.Unlock()
+	s.opened(ctx, StreamsOpen{Open: n, Rejected: rejected})
 }
 
 // settle closes settled if it is due. s.mu must be held.
