@@ -100,6 +100,7 @@ func (s *Server) serveRun(w *response, r *http.Request, c Container, query url.V
 	err = guard(func() error {
 		return s.backend.exec.Exec(ctx, c, slices.Clone(command), Streams{Stdout: output, Stderr: output})
 	})
+	_ = http.NewResponseController(w.w).SetWriteDeadline(time.Now().Add(plainTimeout))
 	text := output.String()
 	if err := asExit(err); err != nil {
 		if text != "" && !strings.HasSuffix(text, "\n") {

@@ -14,6 +14,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os/exec"
 	"slices"
@@ -422,6 +423,31 @@ func TestAPanicOfAHookIsContained(t *testing.T) {
 	if !seen["streams broke"] || !seen["request broke"] {
 		t.Errorf("reported: %v", seen)
 	}
+}
+
+// TestTheAnswerOfRunHasADeadline: a client that did not read it held its stream.
+func TestTheAnswerOfRunHasADeadline(t *testing.T) {
+	for _, fail := range []error{nil, errors.New("no such command")} {
+		r := start(t, &testBackend{exec: func(context.Context, Container, []string, Streams) error { return fail }}, nil)
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		req := r.request("/run/default/web/main?cmd=ls")
+		req.Method = http.MethodPost
+		r.ServeHTTP(w, req)
+		if n := len(w.at); n < 2 || !w.at[n-2].IsZero() || !w.at[n-1].After(time.Now()) {
+			t.Errorf("the deadlines are %v", w.at)
+		}
+	}
+}
+
+// deadlines records the deadlines for writing.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	at []time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	d.at = append(d.at, at)
+	return nil
 }
 
 func TestRunAnswersWithTheOutput(t *testing.T) {
