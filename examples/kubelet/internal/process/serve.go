@@ -180,17 +180,15 @@ func (i Instance) Exec(ctx context.Context, command []string, s IO) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	running, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd := exec.CommandContext(running, command[0], command[1:]...)
 	cmd.Dir, cmd.Env = i.work, env
 	if path, err := lookPath(command[0], env); err == nil {
 		cmd.Path, cmd.Err = path, nil
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	// Processes that the command leaves behind may keep the streams open.
-	cmd.WaitDelay = time.Second
 
 	ended := make(chan struct{})
 	defer close(ended)
@@ -208,7 +206,7 @@ func (i Instance) Exec(ctx context.Context, command []string, s IO) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if s.Resize != nil {
-		return runInTerminal(cmd, s)
+		return runInTerminal(ctx, cmd, s)
 	}
 	if s.Stdin != nil {
 		// Not cmd.Stdin: Wait would wait for input that never comes.
@@ -221,16 +219,110 @@ func (i Instance) Exec(ctx context.Context, command []string, s IO) error {
 			_ = in.Close()
 		}()
 	}
-	cmd.Stdout, cmd.Stderr = s.Stdout, s.Stderr
-	return settled(cmd.Run())
-}
-
-// settled returns nil for a command that ended well and left the streams open.
-func settled(err error) error {
-	if errors.Is(err, exec.ErrWaitDelay) {
-		return nil
+	out := newOutput()
+	var ends []*os.File // of the command
+	defer func() {
+		for _, end := range ends {
+			_ = end.Close()
+		}
+	}()
+	pipe := func(to io.Writer) (*os.File, error) {
+		from, end, err := os.Pipe()
+		if err == nil {
+			ends = append(ends, end)
+			out.copy(to, from)
+		}
+		return end, err
+	}
+	if s.Stdout != nil {
+		if cmd.Stdout, err = pipe(s.Stdout); err != nil {
+			return err
+		}
+	}
+	switch {
+	case s.Stderr == nil:
+	case s.Stderr == s.Stdout:
+		cmd.Stderr = cmd.Stdout // which keeps the order
+	default:
+		if cmd.Stderr, err = pipe(s.Stderr); err != nil {
+			return err
+		}
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	for _, end := range ends {
+		_ = end.Close() // the command has copies
+	}
+	err = cmd.Wait()
+	if rest := out.wait(ctx); err == nil {
+		err = rest
 	}
 	return err
+}
+
+// leftOpen is the time for which the output of a command that has ended must be quiet:
+// processes that the command leaves behind may keep it open.
+const leftOpen = time.Second
+
+// An output is what a command writes to its client. The client may read as slowly as it
+// likes.
+type output struct {
+	over   chan struct{} // closed when the command has ended
+	from   []*os.File
+	copied chan error // has room for a result for each of from
+}
+
+func newOutput() *output { return &output{over: make(chan struct{}), copied: make(chan error, 2)} }
+
+// copy copies a stream to its end, or until it is quiet after the command, and closes it.
+func (o *output) copy(to io.Writer, from *os.File) {
+	o.from = append(o.from, from)
+	go func() {
+		err := o.drain(to, from)
+		_ = from.Close()
+		o.copied <- err
+	}()
+}
+
+func (o *output) drain(to io.Writer, from *os.File) error {
+	buf := make([]byte, 32<<10)
+	for quiet := false; ; {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		if late && quiet || err != nil && !late { // a terminal ends with EIO
+			return nil
+		}
+		quiet = late // once more: the deadline may have passed before Read began
+		select {
+		case <-o.over:
+			_ = from.SetReadDeadline(time.Now().Add(leftOpen))
+		default:
+		}
+	}
+}
+
+// wait waits for the rest of the output of a command that has ended, unless ctx is done.
+func (o *output) wait(ctx context.Context) error {
+	close(o.over)
+	for _, from := range o.from {
+		_ = from.SetReadDeadline(time.Unix(1, 0)) // wakes Read
+	}
+	var errs []error
+	for range o.from {
+		select {
+		case err := <-o.copied:
+			errs = append(errs, err)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // lookPath finds a program in the container's PATH.
@@ -251,7 +343,7 @@ func lookPath(program string, env []string) (string, error) {
 }
 
 // runInTerminal runs a command with a terminal of its own.
-func runInTerminal(cmd *exec.Cmd, s IO) error {
+func runInTerminal(ctx context.Context, cmd *exec.Cmd, s IO) error {
 	master, slave, err := shim.OpenTerminal()
 	if err != nil {
 		return err
@@ -273,19 +365,15 @@ func runInTerminal(cmd *exec.Cmd, s IO) error {
 	if s.Stdin != nil {
 		go func() { _, _ = io.Copy(master, s.Stdin) }()
 	}
-	copied := make(chan struct{})
-	go func() {
-		defer close(copied)
-		if s.Stdout != nil {
-			_, _ = io.Copy(s.Stdout, master) // until the last process closes the terminal
-		}
-	}()
-	err = cmd.Wait()
-	select {
-	case <-copied:
-	case <-time.After(cmd.WaitDelay):
+	out := newOutput()
+	if s.Stdout != nil {
+		out.copy(s.Stdout, master)
 	}
-	return settled(err)
+	err = cmd.Wait()
+	if rest := out.wait(ctx); err == nil {
+		err = rest
+	}
+	return err
 }
 
 // Usage is the resource usage of a container.

@@ -14,7 +14,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -126,6 +128,81 @@ func TestAProgramThatSetsItsTitle(t *testing.T) {
 			t.Errorf("a probe printed %q, %v", result.Output, err)
 		}
 		r.restart()
+	}
+}
+
+// A slowClient does not read for some time after the first bytes.
+type slowClient struct{ bytes.Buffer }
+
+func (s *slowClient) Write(p []byte) (int, error) {
+	if s.Len() == 0 {
+		<-time.After(2 * leftOpen)
+	}
+	return s.Buffer.Write(p)
+}
+
+// TestASlowClientGetsTheWholeOutput: the rest was dropped a second after the end of the
+// command, which was reported as a success.
+func TestASlowClientGetsTheWholeOutput(t *testing.T) {
+	r := newRig(t)
+	ref := r.begin(newPod(corev1.RestartPolicyNever, r.container("c", forever)))
+	r.await(ref, "it to run", allRunning)
+	run, err := r.runtime.Find(ref.UID, "c", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var execs sync.WaitGroup
+	for size, resize := range map[int]chan shim.Size{90_000: nil, 4_000: make(chan shim.Size)} { // the latter in a terminal
+		execs.Go(func() {
+			if resize != nil {
+				close(resize)
+			}
+			var stdout, stderr slowClient
+			s := IO{Stdout: &stdout, Stderr: &stderr, Resize: resize}
+			err := run.Exec(t.Context(), []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero; echo -n end >&2", size)}, s)
+			if n := stdout.Len() + stderr.Len(); err != nil || n != size+len("end") {
+				t.Errorf("%d bytes of %d, %v", n, size, err)
+			}
+		})
+	}
+	execs.Wait()
+}
+
+// TestAnOutputThatIsLeftOpenEnds: by a process that the command leaves behind.
+func TestAnOutputThatIsLeftOpenEnds(t *testing.T) {
+	from, end, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = end.Close() }()
+	var got bytes.Buffer
+	out := newOutput()
+	out.copy(&got, from)
+	if _, err := end.WriteString("all"); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.wait(t.Context()); err != nil || got.String() != "all" {
+		t.Errorf("%q, %v", &got, err)
+	}
+}
+
+// TestAClientThatIsGoneIsNotWaitedFor: its output may be blocked.
+func TestAClientThatIsGoneIsNotWaitedFor(t *testing.T) {
+	from, end, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocked, far := io.Pipe() // far is not read
+	defer func() { _ = errors.Join(end.Close(), blocked.Close(), far.Close()) }()
+	out := newOutput()
+	out.copy(far, from)
+	if _, err := end.WriteString("all"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := out.wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 
