@@ -53,7 +53,11 @@ func (c *container) unwatch(ready bool) {
 
 // target returns the target for probes and hooks of the newest run.
 func (c *container) target() target {
-	return target{c.pod.node.caps.execer, c.pod.node.cfg.GRPC, c.id(c.m.Attempt()), c.Container, c.pod.addresses().PodIPs[0], &c.pod.node.panics}
+	host := ""
+	if ips := c.pod.addresses().PodIPs; len(ips) > 0 {
+		host = ips[0]
+	}
+	return target{c.pod.node.caps.execer, c.pod.node.cfg.GRPC, c.id(c.m.Attempt()), c.Container, host, &c.pod.node.panics}
 }
 
 // An attendant runs hooks and probes of one run, in a goroutine of its own.

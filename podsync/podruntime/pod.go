@@ -190,11 +190,18 @@ func (p *pod) event(kind, reason, action, format string, args ...any) {
 	}
 }
 
-// addresses returns the addresses of the pod and the node.
+// addresses returns the addresses of the pod and the node. A ready sandbox without addresses is in
+// the network of the node; in one that is not ready, as after a boot, the pod has none.
 func (p *pod) addresses() podenv.Addresses {
-	a := podenv.Addresses{PodIPs: p.node.cfg.HostIPs, HostIPs: p.node.cfg.HostIPs}
-	if p.sandbox != nil && len(p.sandbox.IPs) > 0 {
+	a := podenv.Addresses{HostIPs: p.node.cfg.HostIPs}
+	switch {
+	case p.node.caps.sandboxer == nil:
+		a.PodIPs = a.HostIPs
+	case p.sandbox == nil:
+	case len(p.sandbox.IPs) > 0:
 		a.PodIPs = p.sandbox.IPs
+	case p.sandbox.Ready || p.spec.Spec.HostNetwork:
+		a.PodIPs = a.HostIPs
 	}
 	return a
 }

@@ -91,6 +91,9 @@ func (t *target) probe(ctx context.Context, p *corev1.Probe) error {
 			service = *p.GRPC.Service
 		}
 		return t.panics.contain(ctx, "Config.GRPC", func() error {
+			if t.host == "" {
+				return errNoAddress
+			}
 			return t.grpc.ProbeGRPC(ctx, net.JoinHostPort(t.host, strconv.Itoa(int(p.GRPC.Port))), service)
 		})
 	}
@@ -272,11 +275,16 @@ func (t *target) dial(ctx context.Context, s *corev1.TCPSocketAction) error {
 	return conn.Close()
 }
 
+// errNoAddress is the error of probes while the pod has no address: the node's is not asked instead.
+var errNoAddress = fmt.Errorf("%w: the pod has no address", errUnknown)
+
 // address joins a host, by default that of the pod, and a port, which may be
 // named in the container. The error wraps errUnknown: nothing has been probed.
 func (t *target) address(host string, port intstr.IntOrString) (string, error) {
 	if host == "" {
-		host = t.host
+		if host = t.host; host == "" {
+			return "", errNoAddress
+		}
 	}
 	number := port.IntVal
 	if port.Type == intstr.String {

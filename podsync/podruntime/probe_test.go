@@ -85,6 +85,10 @@ func TestHTTPProbesStayOnTheirHost(t *testing.T) {
 	if err := target.probe(t.Context(), tcp); !errors.Is(err, errUnknown) {
 		t.Errorf("TCP to a port that the container does not have: %v", err)
 	}
+	target.host, tcp.TCPSocket.Port = "", intstr.FromString("web")
+	if err := target.probe(t.Context(), tcp); !errors.Is(err, errUnknown) { // not the node
+		t.Errorf("TCP to a pod without an address: %v", err)
+	}
 }
 
 func TestHTTPHooksNeedAnyResponse(t *testing.T) {

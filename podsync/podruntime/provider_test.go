@@ -627,6 +627,47 @@ func TestAfterALostSandboxTheInitContainersComeFirst(t *testing.T) {
 	}
 }
 
+// After a boot the sandbox of a pod is not ready and has no address. That of the node would lead
+// Services there.
+func TestAPodHasTheAddressOfItsNodeOnlyInItsNetwork(t *testing.T) {
+	for name, tc := range map[string]struct {
+		hostNetwork, ready bool
+		want               string
+	}{
+		"not ready":                       {false, false, ""},
+		"not ready in the host's network": {true, false, "192.0.2.1"},
+		"ready":                           {false, true, "192.0.2.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
+				pod := podOf(corev1.RestartPolicyAlways, command("app", "forever"))
+				pod.Spec.HostNetwork = tc.hostNetwork
+				pod.Spec.Containers[0].ReadinessProbe = execProbe("exit", "0")
+				ref := w.start(pod)
+				time.Sleep(10 * time.Second)
+				w.kill()
+				w.machine.mu.Lock()
+				for _, b := range w.boxes {
+					b.Ready, b.IPs = tc.ready, nil
+				}
+				w.machine.mu.Unlock()
+				w.boot()
+				w.link.setBefore(func(op string) error {
+					if op == "SetUpPod" {
+						return errors.New("the network is not ready")
+					}
+					return nil
+				})
+				time.Sleep(time.Hour)
+				s := w.state(ref).Status
+				if s.PodIP != tc.want || len(s.PodIPs) > 0 != (tc.want != "") || s.HostIP != "192.0.2.1" {
+					w.Errorf("the pod has %q, %v, want %q", s.PodIP, s.PodIPs, tc.want)
+				}
+			})
+		})
+	}
+}
+
 func TestAPodThatNeverRestartsEndsWithItsSandbox(t *testing.T) {
 	inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
 		ref := w.start(podOf(corev1.RestartPolicyNever, command("app", "forever")))

@@ -26,11 +26,11 @@ func (p *pod) status() corev1.PodStatus {
 	for _, ip := range hosts {
 		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
 	}
-	if p.node.caps.sandboxer == nil || p.sandbox != nil {
-		for _, ip := range p.addresses().PodIPs {
-			st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: ip})
+	for n, ip := range p.addresses().PodIPs {
+		if n == 0 {
+			st.PodIP = ip
 		}
-		st.PodIP = st.PodIPs[0].IP
+		st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: ip})
 	}
 	if p.node.caps.sandboxer != nil {
 		ready := corev1.ConditionFalse
