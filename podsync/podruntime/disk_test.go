@@ -6,6 +6,7 @@ package podruntime
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -203,8 +204,11 @@ func TestVolumesInMemoryAreNotMeasured(t *testing.T) {
 	}
 }
 
-func TestTheShortestGracePeriod(t *testing.T) {
-	for seconds, want := range map[int64]time.Duration{-1: 30 * time.Second, 0: time.Second, 1: time.Second, 5: 5 * time.Second} {
+func TestGracePeriods(t *testing.T) {
+	const noLimit = longest / time.Second * time.Second
+	for seconds, want := range map[int64]time.Duration{
+		-1: 30 * time.Second, 0: time.Second, 1: time.Second, 5: 5 * time.Second, 10_000_000_000: noLimit, math.MaxInt64: noLimit,
+	} {
 		pod := &corev1.Pod{}
 		if seconds >= 0 {
 			pod.Spec.TerminationGracePeriodSeconds = &seconds

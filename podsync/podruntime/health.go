@@ -96,7 +96,7 @@ func (a *attendant) fail(reason, message string, graceSeconds *int64, probe bool
 		klog.FromContext(c.pod.ctx).V(2).Info("A container is ended", "container", c.Name, "reason", reason, "message", message)
 		d := grace(c.pod.spec)
 		if graceSeconds != nil {
-			d = time.Duration(*graceSeconds) * time.Second
+			d = limited(*graceSeconds)
 		}
 		c.apply(core.Unhealthy{Attempt: a.attempt, By: time.Now().Add(d), Again: again})
 		c.unwatch(true)

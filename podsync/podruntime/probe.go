@@ -64,7 +64,7 @@ func (t *target) hook(ctx context.Context, h *corev1.LifecycleHandler) error {
 		return t.dial(ctx, h.TCPSocket)
 	case h.Sleep != nil:
 		select {
-		case <-time.After(time.Duration(h.Sleep.Seconds) * time.Second):
+		case <-time.After(limited(h.Sleep.Seconds)):
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()

@@ -41,5 +41,14 @@ func grace(pod *corev1.Pod) time.Duration {
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
 		seconds = *s
 	}
-	return time.Duration(max(seconds, 1)) * time.Second
+	return max(limited(seconds), time.Second)
+}
+
+// longest limits durations to 73 years, as podsync does.
+const longest time.Duration = 1 << 61
+
+// limited returns n seconds, and at most longest. The API does not limit grace periods: the
+// largest integer often stands for no limit, and would become a negative time.
+func limited(n int64) time.Duration {
+	return time.Duration(min(n, int64(longest/time.Second))) * time.Second
 }
