@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
@@ -344,6 +346,30 @@ func TestEnvironmentAndVolumes(t *testing.T) {
 	if m := exitOf(s.Status.ContainerStatuses[0]).Message; m != "result\n" {
 		t.Errorf("termination message %q", m)
 	}
+}
+
+// What a command of kubectl exec leaves behind is no descendant of the shim, and ends with
+// the container anyway: the rig finds no process.
+func TestWhatExecLeavesBehindEndsWithTheContainer(t *testing.T) {
+	r := newRig(t)
+	ref := r.begin(newPod(corev1.RestartPolicyNever, r.container("c", "exec sleep 1000")))
+	r.await(ref, "it to run", allRunning)
+	run, err := r.runtime.Find(t.Context(), ref.UID, "c", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := run.Exec(t.Context(), []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 </dev/null & echo $!"}, IO{Stdout: &out}); err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(out.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("a process that is left behind", func() bool {
+		left, err := shim.Processes(r.root)
+		return err == nil && slices.Contains(left, pid)
+	})
 }
 
 func TestOneKubeletAtATime(t *testing.T) {

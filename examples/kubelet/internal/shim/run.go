@@ -177,11 +177,13 @@ func (r *Run) Follow(ctx context.Context, changed func()) error {
 	}
 	_ = r.alive.Close()
 	st, err := Read(r.dir)
-	if err != nil || !st.MayHaveStarted || st.Exit != nil {
+	bound := r.stdin != nil
+	if err != nil || !st.MayHaveStarted || st.Exit != nil && bound {
 		return err
 	}
-	// The shim was killed.
-	if err := sweep(ctx, r.dir); err != nil {
+	// The shim was killed, or another command had the run in its environment and left
+	// processes behind. No command runs beside a bound one.
+	if err := sweep(ctx, r.dir); err != nil || st.Exit != nil {
 		return err
 	}
 	exit := Exit{Code: 137, Reason: ReasonUnknown, Message: "the process that watched the container was killed", FinishedAt: time.Now()}
