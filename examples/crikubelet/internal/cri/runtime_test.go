@@ -387,6 +387,51 @@ func TestALostSandboxIsReplaced(t *testing.T) {
 
 // A containerd that is killed while it creates a sandbox may list it as ready
 // afterwards, without a process. Its containers never ran.
+// A sandbox that has ended goes when the next one is made, and not only with the pod, unless
+// it has a container: that has an exit code.
+func TestAnOldSandboxGoesWithItsContainers(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	reboot := func() {
+		server.Lock()
+		defer server.Unlock()
+		for _, b := range server.Sandboxes {
+			b.Status.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+		}
+	}
+	for range 20 {
+		reboot()
+		set(t, r, pod())
+	}
+	if server.Sandboxes[spec.Sandbox.ID] == nil || len(server.Sandboxes) != 2 {
+		t.Errorf("%d sandboxes: want the current one and %s, which has a container", len(server.Sandboxes), spec.Sandbox.ID)
+	}
+	if n := server.Calls["StopPodSandbox"]; n != 2*20-1 {
+		t.Errorf("%d StopPodSandbox calls, want at most two for each reboot", n)
+	}
+	if err := r.Remove(t.Context(), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	reboot()
+	// One that can't be removed holds up nothing.
+	server.Fail = func(method string) error {
+		if method == "RemovePodSandbox" {
+			return errors.New("device or resource busy")
+		}
+		return nil
+	}
+	set(t, r, pod())
+	server.Fail = nil
+	reboot()
+	if last := set(t, r, pod()); len(server.Sandboxes) != 1 || server.Sandboxes[last.Sandbox.ID] == nil {
+		t.Errorf("%d sandboxes, want the current one", len(server.Sandboxes))
+	}
+}
+
 func TestAContainerOfASandboxWithoutAProcessIsAsIfItWasNeverStarted(t *testing.T) {
 	server := criserver.Start(t)
 	r := newRuntime(t, server)

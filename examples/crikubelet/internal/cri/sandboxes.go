@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
@@ -109,12 +110,14 @@ func (r *Runtime) SetUpPod(ctx context.Context, spec podruntime.SandboxSpec) (po
 	}
 	attempt := uint32(0)
 	for _, old := range all {
-		// Its addresses are free then. It goes when its containers have gone, which
-		// have exit codes.
+		// Its addresses are free then.
 		if err := r.stopSandbox(ctx, old.Id); err != nil {
 			return podruntime.Sandbox{}, err
 		}
 		attempt = max(attempt, old.GetMetadata().GetAttempt()+1)
+	}
+	if err := r.removeEmpty(ctx, spec.Pod.UID, all); err != nil {
+		return podruntime.Sandbox{}, err
 	}
 	handler, err := r.handler(ctx, spec.Pod)
 	if err != nil {
@@ -134,6 +137,36 @@ func (r *Runtime) SetUpPod(ctx context.Context, spec podruntime.SandboxSpec) (po
 		return podruntime.Sandbox{}, err
 	}
 	return r.sandbox(ctx, &runtimeapi.PodSandbox{Id: made.PodSandboxId, Labels: cfg.Labels, State: runtimeapi.PodSandboxState_SANDBOX_READY})
+}
+
+// removeEmpty removes sandboxes of a pod that were stopped and have no containers. The
+// others keep the exit codes of theirs.
+func (r *Runtime) removeEmpty(ctx context.Context, pod types.UID, stopped []*runtimeapi.PodSandbox) error {
+	if len(stopped) == 0 {
+		return nil
+	}
+	list, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: r.selector(pod)}})
+	if err != nil {
+		return err
+	}
+	for _, s := range stopped {
+		if slices.ContainsFunc(list.Containers, func(c *runtimeapi.Container) bool { return c.PodSandboxId == s.Id }) {
+			continue
+		}
+		if err := r.removeSandbox(ctx, s.Id); err != nil {
+			// It goes with the pod.
+			klog.FromContext(ctx).Error(err, "An old sandbox can't be removed", "sandbox", s.Id)
+		}
+	}
+	return nil
+}
+
+func (r *Runtime) removeSandbox(ctx context.Context, id string) error {
+	_, err := r.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	if status.Code(err) == codes.NotFound {
+		return nil
+	}
+	return err
 }
 
 // handler returns the handler of the pod's runtime class.
@@ -236,8 +269,7 @@ func (r *Runtime) RemovePod(ctx context.Context, pod types.UID) error {
 		return err
 	}
 	for _, s := range all {
-		_, err := r.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.Id})
-		if err != nil && status.Code(err) != codes.NotFound {
+		if err := r.removeSandbox(ctx, s.Id); err != nil {
 			return err
 		}
 	}
