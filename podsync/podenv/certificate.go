@@ -4,6 +4,7 @@
 package podenv
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -33,12 +34,19 @@ const pollCertificate = time.Second
 
 // certificate adds the key and the certificate chain of a PodCertificateProjection
 // (KEP-4317). Each call asks for a new certificate, unless an earlier request for the
-// same source has no answer yet.
+// same source has no answer yet, or a refresh finds one that needs no renewal.
 func (f *filler) certificate(ctx context.Context, source int, s *corev1.PodCertificateProjection) {
 	cfg := &f.p.resolver.cfg
 	if cfg.Certificates == nil {
 		f.fail(&SourceError{Err: errors.New("certificates are not supported on this node")})
 		return
+	}
+	kept := objectKey{kindCertificate, f.p.pod.Namespace, fmt.Sprintf("%s/%d", f.volume, source)}
+	if last, known := f.p.memory.recall(kept); known && f.p.refresh {
+		if c := last.object.(*keptCertificate); time.Now().Before(c.renew) {
+			f.addCertificate(s, c)
+			return
+		}
 	}
 	id := projection{f.p.pod.UID, f.volume, source}
 	r, err := f.p.resolver.requests.take(id), error(nil)
@@ -57,7 +65,11 @@ func (f *filler) certificate(ctx context.Context, source int, s *corev1.PodCerti
 		f.p.resolver.requests.put(id, r)
 		failed.Err = err
 	default: // a signer that has refused may be configured otherwise one day
-		failed.Err = f.issued(r, answer, s)
+		var c *keptCertificate
+		if c, failed.Err = issued(r, answer); failed.Err == nil {
+			f.p.memory.keep(kept, &held{c})
+			f.addCertificate(s, c)
+		}
 	}
 	if failed.Err != nil {
 		f.fail(failed)
@@ -134,32 +146,34 @@ func (f *filler) answer(ctx context.Context, r *certificateRequest) (*certificat
 	}
 }
 
-// issued adds the files of a certificate, or returns why there is none.
-func (f *filler) issued(r *certificateRequest, answer *certificatesv1.PodCertificateRequestStatus, s *corev1.PodCertificateProjection) error {
+// issued returns the certificate of an answer, or why there is none.
+func issued(r *certificateRequest, answer *certificatesv1.PodCertificateRequestStatus) (*keptCertificate, error) {
 	for _, c := range answer.Conditions {
 		if c.Type != certificatesv1.PodCertificateRequestConditionTypeIssued {
-			return fmt.Errorf("%s: %s: %s", c.Type, c.Reason, c.Message)
+			return nil, fmt.Errorf("%s: %s: %s", c.Type, c.Reason, c.Message)
 		}
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(r.key)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	key := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 	chain := []byte(strings.Join(certificatesIn(answer.CertificateChain), ""))
 	if len(chain) == 0 || answer.NotAfter == nil || answer.BeginRefreshAt == nil {
-		return errors.New("the signer has issued no certificate")
+		return nil, errors.New("the signer has issued no certificate")
 	}
-	file := File{Expires: answer.NotAfter.Time, Renew: answer.BeginRefreshAt.Time}
+	return &keptCertificate{key, chain, answer.NotAfter.Time, answer.BeginRefreshAt.Time}, nil
+}
+
+// addCertificate adds the files of a certificate.
+func (f *filler) addCertificate(s *corev1.PodCertificateProjection, c *keptCertificate) {
 	for path, data := range map[string][]byte{
-		s.CredentialBundlePath: slices.Concat(key, chain), s.KeyPath: key, s.CertificateChainPath: chain,
+		s.CredentialBundlePath: slices.Concat(c.key, c.chain), s.KeyPath: bytes.Clone(c.key), s.CertificateChainPath: bytes.Clone(c.chain),
 	} {
 		if path != "" {
-			file.Data = data
-			f.addToken(path, file)
+			f.addToken(path, File{Data: data, Expires: c.expires, Renew: c.renew})
 		}
 	}
-	return nil
 }
 
 // newKey makes a private key of one of the API's types.

@@ -45,7 +45,8 @@
 // object as long as the Pod is in use. Pods do not share objects, but they share requests:
 // all Pods that need an object while a request for it is in flight wait for one more
 // request. So a burst of pods with one ConfigMap costs few requests, and no pod gets an
-// object that was read before the call of [Resolver.Pod]. Lists of Services come from the
+// object that was read before the call of [Resolver.Pod]. Only a volume that is refreshed may
+// get one that is up to half a minute old; see [Resolver.Refresh]. Lists of Services come from the
 // API server's watch cache, and are kept for Config.ServiceAge.
 //
 // A [Memory] stores the objects that a pod has read, so that its containers can start

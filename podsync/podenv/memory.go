@@ -39,6 +39,14 @@ type held struct{ object any } // nil: the API server said that there is none
 type keptToken struct {
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
+	Renew   time.Time `json:"renew,omitzero"`
+}
+
+// A keptCertificate is the object of a certificate in a Memory. It is never on disk, because
+// its key may be valid for months.
+type keptCertificate struct {
+	key, chain     []byte
+	expires, renew time.Time
 }
 
 // A Sealer encrypts Secrets and tokens for the disk with a key that is not on it, such as
@@ -96,23 +104,42 @@ func unreachable(ctx context.Context, err error) bool {
 // in memory once. It keeps none of them.
 type shelf struct {
 	mu   sync.Mutex
-	held map[objectKey]weak.Pointer[held]
+	held map[objectKey]shelved
+}
+
+type shelved struct {
+	weak.Pointer[held]
+	read time.Time // before the last request for it began; zero: in an earlier process
 }
 
 // share returns the held object for obj: that of another Memory if it is the same version.
-func (s *shelf) share(key objectKey, obj any) *held {
+func (s *shelf) share(key objectKey, obj any, read time.Time) *held {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held[key].Value(); h != nil && sameVersion(h.object, obj) {
+	old := s.held[key]
+	if h := old.Value(); h != nil && sameVersion(h.object, obj) {
+		if read.After(old.read) {
+			s.held[key] = shelved{old.Pointer, read}
+		}
 		return h
 	}
-	maps.DeleteFunc(s.held, func(_ objectKey, p weak.Pointer[held]) bool { return p.Value() == nil })
+	maps.DeleteFunc(s.held, func(_ objectKey, p shelved) bool { return p.Value() == nil })
 	if s.held == nil {
-		s.held = map[objectKey]weak.Pointer[held]{}
+		s.held = map[objectKey]shelved{}
 	}
 	h := &held{obj}
-	s.held[key] = weak.Make(h)
+	s.held[key] = shelved{weak.Make(h), read}
 	return h
+}
+
+// recent returns an object that was read no longer than age ago, or nil.
+func (s *shelf) recent(key objectKey, age time.Duration) *held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.held[key]; time.Since(p.read) <= age {
+		return p.Value()
+	}
+	return nil
 }
 
 // find returns the newest object that a Memory holds.
@@ -160,6 +187,8 @@ type keptMemory struct {
 const (
 	kindServices = "Service"
 	kindToken    = "Token"
+	// kindCertificate is for objects that are never on disk.
+	kindCertificate = "Certificate"
 )
 
 // isSecret reports whether objects of a kind must not be on disk unless they are sealed.
@@ -185,7 +214,7 @@ func objectOf(kind string) any {
 }
 
 // Encode returns the content of m for a file. Secrets and tokens are in it as sealer
-// returns them; if sealer is nil, they are left out.
+// returns them; if sealer is nil, they are left out. Certificates always are.
 func (m *Memory) Encode(sealer Sealer) ([]byte, error) {
 	m.mu.Lock()
 	all := maps.Clone(m.held)
@@ -196,6 +225,9 @@ func (m *Memory) Encode(sealer Sealer) ([]byte, error) {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 	})
 	for _, key := range keys {
+		if key.kind == kindCertificate {
+			continue
+		}
 		kept := keptObject{Kind: key.kind, Namespace: key.namespace, Name: key.name}
 		if object := all[key].object; object != nil {
 			if r, ok := object.(runtime.Object); ok {

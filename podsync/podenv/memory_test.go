@@ -9,12 +9,15 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -446,9 +449,9 @@ func TestTheSameVersionIsSharedOnly(t *testing.T) {
 func TestAShelfKeepsNothing(t *testing.T) {
 	var s shelf
 	key := func(name string) objectKey { return objectKey{"ConfigMap", ns, name} }
-	a := s.share(key("a"), configMap("a", nil))
-	s.held[key("gone")] = weak.Pointer[held]{}
-	b := s.share(key("b"), configMap("b", nil))
+	a := s.share(key("a"), configMap("a", nil), time.Time{})
+	s.held[key("gone")] = shelved{weak.Pointer[held]{}, time.Time{}}
+	b := s.share(key("b"), configMap("b", nil), time.Time{})
 	if len(s.held) != 2 {
 		t.Errorf("%d objects are known, want 2", len(s.held))
 	}
@@ -587,6 +590,114 @@ func TestATokenIsNewWhileTheAPIServerAnswers(t *testing.T) {
 		}
 		if tokens[0] == tokens[1] {
 			t.Errorf("twice the token %s", tokens[0])
+		}
+	})
+}
+
+// TestARefreshKeepsWhatNeedsNoRenewal: it reads changes beside a token and a certificate that are kept.
+func TestARefreshKeepsWhatNeedsNoRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSigningWorld(t, configMap("settings", map[string]string{"k": "old"}))
+		pod := podWith(certificateSource("ED25519"))
+		sources := &pod.Spec.Volumes[0].Projected.Sources
+		for i, seconds := range []int64{3600, 7200} {
+			*sources = append(*sources, corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: fmt.Sprint("token-", i), ExpirationSeconds: &seconds}})
+		}
+		*sources = append(*sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}}})
+		pod = w.pod(pod).pod
+		memory := &Memory{}
+		read := func(p *Pod) map[string]File {
+			t.Helper()
+			var signing sync.WaitGroup
+			signing.Go(func() {
+				time.Sleep(time.Second / 2)
+				w.sign()
+			})
+			defer signing.Wait()
+			files, err := p.Volume(t.Context(), "v")
+			if err != nil || len(files) != 6 {
+				t.Fatalf("%d files, %v", len(files), err)
+			}
+			return files
+		}
+		first := read(w.resolver.Recall(pod, memory))
+		apitest.Edit(w.server, ns, "settings", func(cm *corev1.ConfigMap) { cm.Data["k"] = "new" })
+		began := time.Now()
+		for _, step := range []struct {
+			after   time.Duration
+			renewed []string
+		}{
+			{time.Minute, nil},
+			{47 * time.Minute, nil},
+			{49 * time.Minute, []string{"token-0"}},
+			{91 * time.Minute, []string{"bundle.pem", "chain.pem", "key.pem"}},
+			{97*time.Minute + 10*time.Second, []string{"token-0", "token-1"}},
+			{98 * time.Minute, nil},
+		} {
+			time.Sleep(time.Until(began.Add(step.after)))
+			files := read(w.resolver.Refresh(pod, memory))
+			var renewed []string
+			for _, name := range slices.Sorted(maps.Keys(files)) {
+				if file := files[name]; !file.Renew.IsZero() {
+					if !bytes.Equal(file.Data, first[name].Data) {
+						renewed = append(renewed, name)
+					}
+					if !file.Renew.After(time.Now()) || !file.Renew.Before(file.Expires) {
+						t.Errorf("after %v %s is renewed at %v and expires at %v", step.after, name, file.Renew, file.Expires)
+					}
+					file.Data[0]++ // the files are the caller's
+				}
+			}
+			if !slices.Equal(renewed, step.renewed) || string(files["k"].Data) != "new" {
+				t.Errorf("after %v it has renewed %q, and has %q, want %q", step.after, renewed, files["k"].Data, step.renewed)
+			}
+			first = read(w.resolver.Refresh(pod, memory))
+		}
+		if data, err := memory.Encode(flip{}); err != nil || bytes.Contains(data, []byte("ertificate")) {
+			t.Errorf("on disk is %s, %v", data, err)
+		}
+	})
+}
+
+// TestPodsShareTheReadsOfARefresh: the ConfigMap with the cluster's CA is in each pod.
+func TestPodsShareTheReadsOfARefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil, configMap("ca", map[string]string{"k": "0"}))
+		var pods []*corev1.Pod
+		var memories []*Memory
+		read := func(p *Pod) string {
+			files, err := p.Volume(t.Context(), "v")
+			if err != nil {
+				t.Error(err)
+			}
+			return string(files["k"].Data)
+		}
+		for i := range 20 {
+			pod := podWith(corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "ca"}}})
+			pod.Name = fmt.Sprint("p", i)
+			pods, memories = append(pods, w.pod(pod).pod), append(memories, &Memory{})
+			read(w.resolver.Recall(pods[i], memories[i]))
+		}
+		time.Sleep(time.Hour)
+		before, age := w.count("configmaps"), 0
+		if before != 20 { // a pod that starts reads for itself
+			t.Errorf("%d reads for the starts of 20 pods", before)
+		}
+		for second := range 600 { // each pod once a minute
+			apitest.Edit(w.server, ns, "ca", func(cm *corev1.ConfigMap) { cm.Data["k"] = fmt.Sprint(second) })
+			if second%3 == 0 {
+				i := second / 3 % 20
+				got, err := strconv.Atoi(read(w.resolver.Refresh(pods[i], memories[i])))
+				if err != nil {
+					t.Fatal(err)
+				}
+				age = max(age, second-got)
+			}
+			time.Sleep(time.Second)
+		}
+		// One each 33 s, the first time that a pod asks after half a minute.
+		if n := w.count("configmaps") - before; n != 19 || age != 30 {
+			t.Errorf("%d reads in ten minutes, want 19; a pod had an object that was %d s old", n, age)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,7 @@ type Pod struct {
 	resolver *Resolver
 	pod      *corev1.Pod // private copy, read-only
 	memory   *Memory     // nil: none
+	refresh  bool        // see Resolver.Refresh
 
 	mu       sync.Mutex
 	objects  map[objectKey]any
@@ -158,6 +160,14 @@ func (p *Pod) setAway() {
 	p.noAnswer = true
 }
 
+// recent returns an object that another pod has read just now, if that will do, or nil.
+func (p *Pod) recent(key objectKey) *held {
+	if !p.refresh {
+		return nil
+	}
+	return p.resolver.shelf.recent(key, sharedAge)
+}
+
 // forget lets the next call read an object again.
 func (p *Pod) forget(kind, name string) {
 	p.mu.Lock()
@@ -177,15 +187,18 @@ func read[T any](ctx context.Context, p *Pod, kind, resource, name string, get f
 	}
 	last, known := p.memory.recall(key)
 	var obj any
-	var err error
-	if !known || !p.away() {
+	if recent := p.recent(key); recent != nil {
+		last = recent
+		p.memory.keep(key, last)
+	} else if !known || !p.away() {
+		began, err := time.Now(), error(nil)
 		obj, err = p.resolver.reads.get(ctx, key, true, func(ctx context.Context) (any, error) { return get(ctx) })
 		switch {
 		case apierr.IsMissing(err, resource, name):
 			p.memory.keep(key, &held{})
 			return nil, ErrMissing
 		case err == nil:
-			last = p.resolver.shelf.share(key, obj)
+			last = p.resolver.shelf.share(key, obj, began)
 			p.memory.keep(key, last)
 			obj = last.object
 		case known && unreachable(ctx, err):

@@ -4,6 +4,8 @@
 package podenv
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -42,10 +44,23 @@ func (r *Resolver) Recall(pod *corev1.Pod, memory *Memory) *Pod {
 	return p
 }
 
+// sharedAge is the greatest age of an object that a pod of Refresh gets from another pod.
+const sharedAge = 30 * time.Second
+
+// Refresh is Recall for the volumes of containers that run already. [Pod.Volume] asks for a new
+// token or certificate only when that in memory must be renewed, by the wall clock, and takes
+// objects that were read for another pod in the last half minute. So it can be called once
+// a minute: an object costs two requests a minute at most, however many pods have it.
+func (r *Resolver) Refresh(pod *corev1.Pod, memory *Memory) *Pod {
+	p := r.Recall(pod, memory)
+	p.refresh = true
+	return p
+}
+
 // Remember returns the Memory that Encode made data of. If a part of it can't be read, such
 // as what is sealed without a sealer, it returns the rest along with an error.
 func (r *Resolver) Remember(data []byte, sealer Sealer) (*Memory, error) {
 	m := &Memory{}
-	err := m.decode(data, sealer, r.shelf.share)
+	err := m.decode(data, sealer, func(key objectKey, obj any) *held { return r.shelf.share(key, obj, time.Time{}) })
 	return m, err
 }

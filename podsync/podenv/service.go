@@ -103,7 +103,7 @@ func (p *Pod) serviceLinks(ctx context.Context, namespace, name string) ([]servi
 	switch {
 	case err == nil:
 		if p.memory != nil {
-			p.memory.keep(key, p.resolver.shelf.share(key, links))
+			p.memory.keep(key, p.resolver.shelf.share(key, links, time.Time{}))
 		}
 	case known && unreachable(ctx, err):
 		p.setAway()

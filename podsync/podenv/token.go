@@ -39,8 +39,14 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 	if s.Audience != "" {
 		request.Spec.Audiences = []string{s.Audience}
 	}
-	key := objectKey{kindToken, pod.Namespace, account + "/" + s.Audience}
+	key := objectKey{kindToken, pod.Namespace, fmt.Sprintf("%s/%s/%d", account, s.Audience, seconds)}
 	last, known := f.p.memory.recall(key)
+	if known && f.p.refresh {
+		if token := last.object.(*keptToken); time.Now().Round(0).Before(token.Renew) { // also after a suspend
+			f.addToken(s.Path, File{Data: []byte(token.Token), Expires: token.Expires, Renew: token.Renew})
+			return
+		}
+	}
 	var answer *authenticationv1.TokenRequest
 	err := error(nil)
 	if !known || !f.p.away() {
@@ -66,8 +72,8 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 		return
 	}
 	expires := answer.Status.ExpirationTimestamp.Time.Truncate(time.Second)
-	renew := renewal(expires, time.Now(), time.Duration(seconds)*time.Second)
-	f.p.memory.keep(key, &held{&keptToken{answer.Status.Token, expires}})
+	renew := renewal(expires, time.Now().Round(0), time.Duration(seconds)*time.Second)
+	f.p.memory.keep(key, &held{&keptToken{answer.Status.Token, expires, renew}})
 	f.addToken(s.Path, File{Data: []byte(answer.Status.Token), Expires: expires, Renew: renew})
 }
 

@@ -47,8 +47,8 @@ func IsData(v *corev1.Volume) bool {
 
 // Volume returns the files of the pod's volume of this name, by their
 // slash-separated path in it. Every path is local. The files belong to the caller.
-// Errors are as with [Pod.Container]. Each call asks for new tokens and certificates;
-// nothing else is read twice. A call that needs a certificate waits for its signer as
+// Errors are as with [Pod.Container]. Each call asks for new tokens and certificates,
+// unless the Pod is one of [Resolver.Refresh]; nothing else is read twice. A call that needs a certificate waits for its signer as
 // long as Config.CallTimeout, and the next call waits for the same request. Files that have
 // more than 32 MiB together are an error. A file counts 64 bytes more than its path and content.
 func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) {

@@ -81,7 +81,8 @@
 // starts, but never the end of a pod. A call that hangs blocks its own container. Calls
 // that should be short have a deadline of two minutes. If a pod is stopped while a Start is
 // in flight, the Start may still take that long. Volumes are compared with the API once a
-// minute, and disk usage with its limits every ten seconds, or less often if that takes long.
+// minute, or with what another pod has read in the last half minute. Disk usage is compared
+// with its limits every ten seconds, or less often if that takes long.
 //
 // # Compatibility
 //

@@ -1146,6 +1146,39 @@ func TestVolumesFollowConfigMapsAndLabels(t *testing.T) {
 	})
 }
 
+// The CA of the cluster is beside a token, which lasts an hour or longer.
+func TestAVolumeWithATokenFollowsItsConfigMap(t *testing.T) {
+	inWorldWith(t, withServices, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("c", "forever"))
+		pod.Spec.ServiceAccountName = "default"
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(86400))}},
+			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}}},
+		}}}}}
+		w.start(w.api.Put(pod).(*corev1.Pod))
+		requests := func(verb, resource string) int {
+			return len(w.api.Requests(apitest.Match{Func: func(r apitest.Request) bool { return r.Verb == verb && r.Resource == resource }}))
+		}
+		time.Sleep(2*time.Hour + time.Second)
+		w.api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"k": "changed"}})
+		time.Sleep(podruntime.VolumeRefresh + time.Second)
+		found, err := filepath.Glob(filepath.Join(w.root, "pods", "*", "*", "v", "k"))
+		if err != nil || len(found) != 1 {
+			t.Fatalf("files %q, %v", found, err)
+		}
+		if data, err := os.ReadFile(found[0]); err != nil || string(data) != "changed" {
+			t.Errorf("after a minute the volume has %q, %v", data, err)
+		}
+		if tokens, reads := requests("create", "serviceaccounts"), requests("get", "configmaps"); tokens != 1 || reads != 122 {
+			t.Errorf("%d tokens and %d reads of the ConfigMap in 121 minutes", tokens, reads)
+		}
+		time.Sleep(20 * time.Hour)
+		if tokens := requests("create", "serviceaccounts"); tokens != 2 { // 80 % of a day are 19.2 hours
+			t.Errorf("%d tokens in 22 hours", tokens)
+		}
+	})
+}
+
 // Another try can't help a pod of a few KB whose references multiply.
 func TestAPodWithAnEnvironmentWithoutLimitIsRefused(t *testing.T) {
 	inWorld(t, func(w *world) {

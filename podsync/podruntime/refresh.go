@@ -19,7 +19,7 @@ import (
 )
 
 // volumeRefresh is the time between two reads of the ConfigMaps, Secrets and pod fields in volumes.
-// Volumes with tokens are read when a token must be renewed.
+// Tokens and certificates are kept until they must be renewed.
 const volumeRefresh = time.Minute
 
 // scheduleRefresh sets when the volumes with data from the API are read next. The
@@ -27,12 +27,14 @@ const volumeRefresh = time.Minute
 func (p *pod) scheduleRefresh(now time.Time) {
 	for i := range p.spec.Spec.Volumes {
 		v := &p.spec.Spec.Volumes[i]
-		switch {
-		case hasCredentials(v):
-			p.refreshDue[v.Name] = now.Add(max(shortestLife(v)*8/10-max(now.Sub(p.accepted), 0), 0))
-		case podenv.IsData(v):
-			p.refreshDue[v.Name] = now.Add(volumeRefresh)
+		if !podenv.IsData(v) {
+			continue
 		}
+		wait := volumeRefresh
+		if hasCredentials(v) {
+			wait = min(wait, max(shortestLife(v)*8/10-max(now.Sub(p.accepted), 0), 0))
+		}
+		p.refreshDue[v.Name] = now.Add(wait)
 	}
 }
 
@@ -60,7 +62,7 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 	p.node.wg.Go(func() {
 		var files map[string]podenv.File
 		err := p.node.panics.contain(ctx, "Config.Environment", func() (err error) {
-			files, err = p.node.cfg.Environment.Recall(spec, p.memory).Volume(ctx, name)
+			files, err = p.node.cfg.Environment.Refresh(spec, p.memory).Volume(ctx, name)
 			return err
 		})
 		if err == nil {
@@ -69,11 +71,7 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 		renew := nextRenewal(files)
 		p.do(func() {
 			p.refreshing = false
-			now := time.Now()
-			p.refreshDue[name] = now.Add(volumeRefresh)
-			if hasCredentials(v) {
-				p.refreshDue[name] = renewal(renew, now, err)
-			}
+			p.refreshDue[name] = nextRead(renew, time.Now())
 			if err != nil && ctx.Err() == nil {
 				p.unfresh[name] = true
 				p.reports.fail(p.ctx, refreshing, err, "A volume is not refreshed", "volume", name)

@@ -573,8 +573,7 @@ func hasSecrets(v *corev1.Volume) bool {
 		v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.Secret != nil })
 }
 
-// hasCredentials reports whether a volume has a token or a certificate, which each
-// read makes again.
+// hasCredentials reports whether a volume has a token or a certificate.
 func hasCredentials(v *corev1.Volume) bool {
 	return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool {
 		return s.ServiceAccountToken != nil || s.PodCertificate != nil
@@ -603,9 +602,13 @@ func shortestLife(v *corev1.Volume) time.Duration {
 	return shortest
 }
 
-// renewal returns when a volume with credentials is read again.
-func renewal(renew, now time.Time, err error) time.Time {
-	if soonest := now.Add(minRefresh); err != nil || renew.Before(soonest) {
+// nextRead returns when a volume is read again, if its first credential must be renewed at
+// renew; zero: none must.
+func nextRead(renew, now time.Time) time.Time {
+	switch soonest, latest := now.Add(minRefresh), now.Add(volumeRefresh); {
+	case renew.IsZero() || renew.After(latest):
+		return latest
+	case renew.Before(soonest):
 		return soonest
 	}
 	return renew

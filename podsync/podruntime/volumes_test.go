@@ -445,17 +445,17 @@ func TestCredentialsAreRenewedInTime(t *testing.T) {
 		})
 	}
 	for name, tc := range map[string]struct {
-		renew time.Duration
-		err   error
+		renew time.Time
 		want  time.Duration
 	}{
-		"in time":                           {24 * time.Minute, nil, 24 * time.Minute},
-		"not at once with a clock far back": {-time.Hour, nil, minRefresh},
-		"soon after a failure":              {30 * time.Minute, errors.New("no"), minRefresh},
+		"within a minute":                   {now.Add(24 * time.Second), 24 * time.Second},
+		"later, and read for changes":       {now.Add(24 * time.Minute), volumeRefresh},
+		"without credentials, or a failure": {time.Time{}, volumeRefresh},
+		"not at once with a clock far back": {now.Add(-time.Hour), minRefresh},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := renewal(now.Add(tc.renew), now, tc.err).Sub(now); got != tc.want {
-				t.Errorf("renewed after %v, want %v", got, tc.want)
+			if got := nextRead(tc.renew, now).Sub(now); got != tc.want {
+				t.Errorf("read after %v, want %v", got, tc.want)
 			}
 		})
 	}
