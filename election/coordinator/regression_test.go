@@ -353,3 +353,27 @@ func (s *ctlStub) touch() {
 	})
 	synctest.Wait()
 }
+
+// The LeaseCandidate of a leader that has released the Lease goes late, or not at all. Nobody
+// waits for an answer of that one: the next candidate leads at once.
+func TestAReleaseNeedsNoDeletion(t *testing.T) {
+	for name, f := range map[string]apitest.Fault{
+		"late":    {Latency: 6 * time.Second},
+		"refused": {Status: statuserr.Forbidden("leasecandidates", "c", "no")},
+	} {
+		t.Run(name, ctlBubble(func(r *ctlRig) {
+			r.start()
+			a := r.worker("a", "1.31.0")
+			r.advance(5 * time.Second)
+			c := r.worker("c", "1.30.0")
+			r.advance(45 * time.Second)
+			r.want("c leads", c.leading(), true)
+			f.Match = apitest.Match{User: "c", Verb: "delete"}
+			r.server.Inject(f)
+			go c.stop()
+			r.advance(100 * time.Millisecond)
+			r.want("a leads", a.leading(), true)
+			r.advance(10 * time.Second)
+		}))
+	}
+}

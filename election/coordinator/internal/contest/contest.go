@@ -37,6 +37,8 @@ type Contest struct {
 	// assignee is the candidate that was given the Lease and has not renewed it yet:
 	// this controller assigned it, or the holder handed it to the preferred candidate.
 	assignee *candidate
+	// left is who held the Lease before it became empty; "" if it has a holder.
+	left string
 	// unclaimed is the number of assignees in a row that did not claim the Lease.
 	unclaimed int
 
@@ -212,6 +214,9 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 			c.unclaimed++
 		}
 		c.termAt, c.assignee = now, nil
+		if c.left = ""; is.Holder == "" {
+			c.left = was.Holder
+		}
 		if is.Holder == spec.PreferredOf(before) {
 			c.assignee = c.candidates[is.Holder] // the claim follows, or was missed
 		}

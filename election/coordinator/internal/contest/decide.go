@@ -268,11 +268,14 @@ func (d *decider) unasked(strategy spec.Strategy) (next *candidate) {
 func (d *decider) may(c *candidate) bool { return !c.late(d.now, d.Rules) && d.at(c.retryAt) }
 
 // lastResort reports whether a candidate should get a vacant Lease only if there is no
-// other candidate, because it has just let the Lease expire, or did not claim it when
-// it was assigned to it: not long ago, or in the vacancy that lasts.
+// other candidate, because it has just let the Lease expire or released it, or did not
+// claim it when it was assigned to it: not long ago, or in the vacancy that lasts.
 func (d *decider) lastResort(c *candidate) bool {
 	if c.Name == d.Holder() && (c == d.assignee || !c.heard.After(d.pulseAt)) {
 		return true
+	}
+	if c.Name == d.left && !c.heard.After(d.termAt) {
+		return true // it leaves, and its LeaseCandidate goes later, or never
 	}
 	return !d.at(c.doubtedUntil) || d.unclaimed > 0 && c.doubts > 0
 }
