@@ -354,7 +354,7 @@ func TestWhatExecLeavesBehindEndsWithTheContainer(t *testing.T) {
 	r := newRig(t)
 	ref := r.begin(newPod(corev1.RestartPolicyNever, r.container("c", "exec sleep 1000")))
 	r.await(ref, "it to run", allRunning)
-	run, err := r.runtime.Find(t.Context(), ref.UID, "c", false)
+	run, err := r.runtime.Find(ref.UID, "c", false)
 	if err != nil {
 		t.Fatal(err)
 	}
