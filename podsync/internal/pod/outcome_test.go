@@ -118,7 +118,7 @@ func TestAPIResults(t *testing.T) {
 		{name: "503 for ever: read", scene: fail(reported(), 1000, WriteFailed{MayBeStored: true}), at: time.Minute, write: Get},
 		{name: "429: again", scene: fail(reported(), 1, WriteFailed{}), at: time.Second, write: Patch},
 		{name: "Retry-After", scene: fail(reported(), 1, WriteFailed{After: 20 * time.Second}), at: 19 * time.Second},
-		{name: "403 or 422: seldom in the end", scene: fail(reported(), 1000, WriteFailed{}), at: time.Minute - 1},
+		{name: "403 or 422: seldom in the end", scene: fail(reported(), 1000, WriteFailed{}), at: time.Minute/2 - 1},
 		{name: "somebody undoes the end", scene: ended().now(phase(corev1.PodRunning)), write: Patch},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

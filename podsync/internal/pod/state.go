@@ -148,9 +148,9 @@ func (s *Saved) mayExist() bool { return s.Exists || s.Unsure }
 
 // An End is why and how a pod ends, as the checkpoint has it.
 type End struct {
-	Reason  StopReason         `json:"reason"`
-	Failure *podstatus.Failure `json:"failure,omitempty"`
-	Grace   time.Duration      `json:"grace"`
+	Reason  StopReason         `json:"reason"`            // why
+	Failure *podstatus.Failure `json:"failure,omitempty"` // what the status says of it; nil: nothing
+	Grace   time.Duration      `json:"grace"`             // the shortest grace period requested
 }
 
 // A keptReport is the last report of an instance that had ended when the gate closed. If the
