@@ -132,13 +132,13 @@ func TestAProgramThatSetsItsTitle(t *testing.T) {
 }
 
 // A slowClient does not read for some time after the first bytes.
-type slowClient struct{ bytes.Buffer }
+type slowClient struct{ got bytes.Buffer }
 
 func (s *slowClient) Write(p []byte) (int, error) {
-	if s.Len() == 0 {
+	if s.got.Len() == 0 {
 		<-time.After(2 * leftOpen)
 	}
-	return s.Buffer.Write(p)
+	return s.got.Write(p)
 }
 
 // TestASlowClientGetsTheWholeOutput: the rest was dropped a second after the end of the
@@ -160,7 +160,7 @@ func TestASlowClientGetsTheWholeOutput(t *testing.T) {
 			var stdout, stderr slowClient
 			s := IO{Stdout: &stdout, Stderr: &stderr, Resize: resize}
 			err := run.Exec(t.Context(), []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero; echo -n end >&2", size)}, s)
-			if n := stdout.Len() + stderr.Len(); err != nil || n != size+len("end") {
+			if n := stdout.got.Len() + stderr.got.Len(); err != nil || n != size+len("end") {
 				t.Errorf("%d bytes of %d, %v", n, size, err)
 			}
 		})
