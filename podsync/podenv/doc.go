@@ -68,8 +68,8 @@
 //
 // References and repeated sources can multiply a few KB to terabytes. So references and
 // sources add at most 8 MiB to a container, and 32 MiB in equal shares to all containers of
-// a pod. The files of a volume have at most 32 MiB. More is a SourceError, and CanWait
-// reports false.
+// a pod. The files of a volume have at most 32 MiB, and those of all volumes of a pod 128 MiB
+// in equal shares. More is a SourceError, and CanWait reports false.
 //
 // While the API server can't be reached, a pod of [Resolver.Recall] uses the objects and
 // tokens of its Memory. After one failed request it sends no other request for them.

@@ -23,9 +23,25 @@ const (
 	// maxVolume is for the files of one volume. Only a projected volume has more than 1 MiB
 	// without repetition.
 	maxVolume = 32 << 20
-	// overhead is for the record of each variable and file, which may have no content.
+	// maxVolumes is for all volumes of a pod, in equal shares, because Secrets are in memory for
+	// as long as the pod. A pod of 64 volumes still has 2 MiB for each.
+	maxVolumes = 128 << 20
+	// overhead is for the record of each variable, which may have no content.
 	overhead = 64
+	// fileOverhead is for a file, which has whole pages of a file system in memory.
+	fileOverhead = 4096
 )
+
+// volumeLimit returns the limit for each volume of a pod.
+func volumeLimit(spec *corev1.PodSpec) int {
+	n := 0
+	for i := range spec.Volumes {
+		if IsData(&spec.Volumes[i]) {
+			n++
+		}
+	}
+	return min(maxVolume, maxVolumes/max(n, 1))
+}
 
 // containerLimit returns the limit for each container of a pod.
 func containerLimit(spec *corev1.PodSpec) int {

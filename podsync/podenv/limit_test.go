@@ -147,20 +147,45 @@ func TestFilesThatRepeatAreAnError(t *testing.T) {
 		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "large", Items: items}}},
 		{Name: "fields", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: fields}}},
 		{Name: "projected", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}},
-		{Name: "allowed", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: large, Items: items[:31]}}},
+		{Name: "allowed", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: large, Items: items[:25]}}},
 	}
 	p := w.pod(pod)
 	for _, v := range pod.Spec.Volumes {
 		files, err := p.Volume(t.Context(), v.Name)
 		if v.Name == "allowed" {
-			if err != nil || len(files) != 31 {
-				t.Errorf("%d files of 1 MiB, %v, want 31", len(files), err)
+			if err != nil || len(files) != 25 {
+				t.Errorf("%d files of 1 MiB, %v, want 25", len(files), err)
 			}
 			continue
 		}
-		want := "podenv: volume " + v.Name + ": its files have more than the 33554432 bytes that are allowed"
+		want := "podenv: volume " + v.Name + ": its files have more than the 26843545 bytes that are allowed"
 		if err == nil || CanWait(err) || err.Error() != want {
 			t.Errorf("%s: %.500v (can wait: %v), want %q", v.Name, err, CanWait(err), want)
+		}
+	}
+}
+
+// TestVolumesShareTheLimitOfTheirPod: a volume adds a hundred bytes to a spec, and all of them may
+// have one Secret. A file without content takes memory, too.
+func TestVolumesShareTheLimitOfTheirPod(t *testing.T) {
+	keys := map[string]string{}
+	for i := range 8000 {
+		keys[fmt.Sprint("k", i)] = ""
+	}
+	w := newWorld(t, nil, secret("large", map[string]string{"V": mebibyte}), secret("keys", keys))
+	for _, c := range []struct {
+		secret string
+		n      int
+		fails  bool
+	}{{"large", 1, false}, {"large", 127, false}, {"large", 128, true}, {"keys", 4, false}, {"keys", 5, true}} {
+		pod := podOf(corev1.Container{})
+		pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		for i := range c.n {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("v", i), VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: c.secret}}})
+		}
+		_, err := w.pod(pod).Volume(t.Context(), "v0")
+		if (err != nil) != c.fails || c.fails && (CanWait(err) || !strings.Contains(err.Error(), "bytes that are allowed")) {
+			t.Errorf("%d volumes of the Secret %s: %v, want an error: %v", c.n, c.secret, err, c.fails)
 		}
 	}
 }

@@ -50,9 +50,10 @@ func IsData(v *corev1.Volume) bool {
 // Errors are as with [Pod.Container]. Each call asks for new tokens and certificates,
 // unless the Pod is one of [Resolver.Refresh]; nothing else is read twice. A call that needs a certificate waits for its signer as
 // long as Config.CallTimeout, and the next call waits for the same request. Files that have
-// more than 32 MiB together are an error. A file counts 64 bytes more than its path and content.
+// more than 32 MiB together, or more than the volume's share of 128 MiB for all volumes of the
+// pod, are an error. A file counts 4096 bytes more than its path and content.
 func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) {
-	f := filler{p: p, field: "volume " + name, volume: name, files: map[string]File{}, mode: defaultMode, budget: budget{limit: maxVolume}}
+	f := filler{p: p, field: "volume " + name, volume: name, files: map[string]File{}, mode: defaultMode, budget: budget{limit: volumeLimit(&p.pod.Spec)}}
 	at := -1
 	for i := range p.pod.Spec.Volumes {
 		if p.pod.Spec.Volumes[i].Name == name {
@@ -131,7 +132,7 @@ func (f *filler) addFile(path string, file File, mode *int32) {
 		f.fail(&SourceError{Err: fmt.Errorf("the path %q leads out of the volume", path)})
 		return
 	}
-	if !f.budget.spend(len(path) + len(file.Data) + overhead) {
+	if !f.budget.spend(len(path) + len(file.Data) + fileOverhead) {
 		return
 	}
 	file.Mode = f.mode
