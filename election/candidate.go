@@ -40,8 +40,8 @@ type Candidate struct {
 	status atomic.Pointer[status]
 	check  func(error) // tests: is called with the result of Machine.Check; nil otherwise
 
-	mu   sync.Mutex
-	self Peer
+	updating sync.Mutex           // held while Update calls its function; the loop never waits for it
+	self     atomic.Pointer[Peer] // never changed, but replaced
 }
 
 // status is the part of the loop's state that other goroutines read.
@@ -67,8 +67,8 @@ func New(cfg Config) (*Candidate, error) {
 		// The loop makes a step at least every machine.IdleWake.
 		progress: lifecycle.NewProgress(cfg.Name, 3*machine.IdleWake),
 		changed:  make(chan struct{}, 1),
-		self:     cfg.Self,
 	}
+	c.self.Store(&cfg.Self)
 	c.status.Store(&status{})
 	if !cfg.ExclusiveIdentity {
 		c.identity += fmt.Sprintf("_%0*x", machine.SuffixLength, rand.Uint32())
@@ -134,20 +134,21 @@ func (c *Candidate) Leader() (identity string, ok bool) {
 
 // Update changes the Peer that describes this candidate, for example its load, its
 // version or its readiness (LastResort). It calls the function synchronously with a
-// copy. The identity can't be changed. Changes are published at once, but at most
+// copy; the election goes on meanwhile, and other calls of Update wait. The identity can't be changed. Changes are published at once, but at most
 // every ten seconds. If the changed Peer is invalid, Update changes nothing and
 // returns the problems.
 func (c *Candidate) Update(change func(*Peer)) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.self.clone()
+	c.updating.Lock()
+	defer c.updating.Unlock()
+	self := c.peer()
+	p := self.clone()
 	change(&p)
 	p = p.clone() // the function may keep the map
-	p.Identity, p.Created = c.self.Identity, c.self.Created
+	p.Identity, p.Created = self.Identity, self.Created
 	if problems := checkPeer(field.NewPath("Self"), p, c.cfg.Registry.native, c.cfg.Strategy); len(problems) > 0 {
 		return fmt.Errorf("election: invalid update: %w", problems.ToAggregate())
 	}
-	c.self = p
+	c.self.Store(&p)
 	c.wake()
 	return nil
 }
@@ -170,11 +171,7 @@ func (c *Candidate) wake() {
 }
 
 // peer returns the Peer of this candidate.
-func (c *Candidate) peer() Peer {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.self
-}
+func (c *Candidate) peer() Peer { return *c.self.Load() }
 
 // Ready returns a checker that is done when the Lease was first observed or written:
 // this candidate takes part in the election.

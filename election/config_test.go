@@ -227,6 +227,28 @@ func TestUpdatesAreRateLimited(t *testing.T) {
 	})
 }
 
+// The loop goes on while the function of Update works. With a lock of both, this test would hang,
+// because no time passes in a bubble while a goroutine waits for a lock.
+func TestASlowUpdateCostsNoTerm(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Minute)
+		r.expectLeader(a)
+		updated := make(chan error)
+		go func() {
+			updated <- a.Update(func(p *Peer) { time.Sleep(5 * time.Minute); p.Priority = 7 })
+		}()
+		for range 4 {
+			r.sleep(time.Minute)
+			a.HolderGone("nobody") // wakes the loop
+			r.expectLeader(a)
+		}
+		if err := <-updated; err != nil || a.peer().Priority != 7 {
+			t.Errorf("%v, priority %d", err, a.peer().Priority)
+		}
+	})
+}
+
 // An empty map of attributes is the same as none, because the Lease shows none.
 func TestAnEmptyMapOfAttributesIsNoChange(t *testing.T) {
 	inRig(t, func(r *rig) {

@@ -236,7 +236,8 @@ func (s *soak) clone() {
 	}
 	c := s.fleet[i]
 	s.join(func(twin *replica) {
-		twin.identity, twin.self = c.identity, c.peer()
+		twin.identity = c.identity
+		twin.self.Store(c.self.Load())
 		s.office.twins(c.user, twin.user)
 	})
 	time.Sleep(s.bound())
@@ -421,7 +422,7 @@ func (s *soak) calm(after string) {
 func (s *soak) crash() {
 	time.Sleep(s.bound())
 	i := slices.IndexFunc(s.fleet, (*replica).leads)
-	if i < 0 || s.fleet[i].self.LastResort {
+	if i < 0 || s.fleet[i].peer().LastResort {
 		return
 	}
 	c := s.fleet[i]
