@@ -95,8 +95,12 @@ func (g *diskGuard) check(ctx context.Context, pod diskPod) {
 }
 
 // A diskUsage is the disk usage of a pod in bytes, by the names of emptyDir volumes and
-// of containers. Volumes in memory are left out: the kernel limits them.
-type diskUsage struct{ volumes, containers map[string]int64 }
+// of containers. Volumes in memory are left out: the kernel limits them. files is that of
+// /etc/hosts and of the termination messages, to which containers can write (CVE-2020-8557).
+type diskUsage struct {
+	volumes, containers map[string]int64
+	files               int64
+}
 
 // measure returns the disk usage of a pod, that of its containers only if containers
 // is set.
@@ -120,7 +124,17 @@ func (g *diskGuard) measure(ctx context.Context, pod diskPod, containers bool) (
 			return u, fmt.Errorf("volume %s: %w", v.Name, err)
 		}
 	}
-	if containers && g.meter != nil {
+	if !containers {
+		return u, nil
+	}
+	if u.files, err = dirUsage(messagePath(pod.dir, ""), ctx.Err); err != nil {
+		return u, fmt.Errorf("termination messages: %w", err)
+	}
+	if info, err := os.Lstat(hostsPath(pod.dir)); err == nil { // a pod in the network of the node may have none
+		size, _, _ := diskSize(info)
+		u.files += size
+	}
+	if g.meter != nil {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		u.containers, err = g.meter.DiskUsage(ctx, pod.ref.UID)
@@ -131,7 +145,7 @@ func (g *diskGuard) measure(ctx context.Context, pod diskPod, containers bool) (
 // exceeds returns the kubelet's message for the first limit that is exceeded, or nothing:
 // that of a volume, that of the pod, which is total, or that of a container.
 func (u diskUsage) exceeds(pod *corev1.Pod, total resource.Quantity, limited bool) string {
-	var all int64
+	all := u.files
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		used := u.volumes[v.Name]

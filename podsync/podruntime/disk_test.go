@@ -62,7 +62,7 @@ func TestLimitsOfDiskUsage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Spec: tc.spec}
 			total, ok := LimitOf(pod, corev1.ResourceEphemeralStorage)
-			if got := (diskUsage{tc.volumes, tc.containers}).exceeds(pod, total, ok); got != tc.want {
+			if got := (diskUsage{volumes: tc.volumes, containers: tc.containers}).exceeds(pod, total, ok); got != tc.want {
 				t.Errorf("%q, want %q", got, tc.want)
 			}
 		})

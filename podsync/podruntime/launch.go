@@ -146,7 +146,7 @@ func (l *launch) prepare(env *podenv.Environment, name, fqdn string) ([]Mount, e
 				return nil, err
 			}
 		}
-		file := filepath.Join(dir, "hosts")
+		file := hostsPath(dir)
 		if err := rewrite(file, hostsFile(l.spec, l.addresses.PodIPs, name, fqdn, host), 0o644); err != nil {
 			return nil, err
 		}
@@ -154,6 +154,8 @@ func (l *launch) prepare(env *podenv.Environment, name, fqdn string) ([]Mount, e
 	}
 	return mounts, nil
 }
+
+func hostsPath(dir string) string { return filepath.Join(dir, "hosts") }
 
 // rewrite makes data the content of a file, which containers may have mounted. A
 // container can make the file as long as it likes, so no more is read than tells whether

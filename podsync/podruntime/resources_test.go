@@ -631,6 +631,32 @@ func TestAPodAboveTheSizeLimitOfAVolumeIsEvicted(t *testing.T) {
 	})
 }
 
+// A container can write as much as it likes to the files that it has mounted from its pod.
+func TestAPodWithLargeFilesOfItsOwnIsEvicted(t *testing.T) {
+	for _, name := range []string{"hosts", "messages/app"} {
+		t.Run(name, func(t *testing.T) {
+			var e evictions
+			inWorldWith(t, func(w *world) {
+				w.boxed = true
+				w.change = func(cfg *podruntime.Config) { cfg.Evict = e.evict }
+			}, func(w *world) {
+				pod := podOf(corev1.RestartPolicyAlways, command("app", "forever"))
+				pod.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
+				pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
+				ref := w.start(pod)
+				time.Sleep(time.Minute)
+				e.expect(w)
+				path := filepath.Join(w.root, "pods", string(ref.UID), filepath.FromSlash(name))
+				if err := os.WriteFile(path, make([]byte, 2<<20), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Second)
+				e.expect(w, "uid-1 1s true Pod ephemeral local storage usage exceeds the total limit of containers 1Mi.")
+			})
+		})
+	}
+}
+
 func TestAPodAboveItsEphemeralStorageIsEvicted(t *testing.T) {
 	var e evictions
 	var size atomic.Int64

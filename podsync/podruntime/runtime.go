@@ -255,7 +255,7 @@ type PodResizer interface {
 }
 
 // A DiskMeter is a Runtime that measures the disk usage of its containers. Without it
-// limits of ephemeral storage count emptyDir volumes only.
+// limits of ephemeral storage count emptyDir volumes, /etc/hosts and termination messages only.
 type DiskMeter interface {
 	// DiskUsage returns the bytes that each container of a pod has on disk, by name:
 	// its writable layer and its logs. See [DirUsage].
