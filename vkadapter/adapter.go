@@ -110,7 +110,9 @@ func (a *Adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, er
 	if err != nil {
 		return podsync.State{}, err
 	}
-	a.held.create(pod)
+	if !a.held.create(pod) {
+		return podsync.State{}, fmt.Errorf("pod %s: %w, which is being deleted", ref, ErrOtherPod)
+	}
 	a.held.restore(ref, prepared)
 	if err := a.create(own, ref, prepared); err != nil {
 		a.environment.event(pod, corev1.EventTypeWarning, "ProviderCreateFailed", "CreatePod", err.Error())
@@ -239,9 +241,8 @@ func (a *Adapter) Backend() any { return newBackend(a.provider, a.cfg.NodeName) 
 func (a *Adapter) Release(ctx context.Context, ref podsync.Ref) error {
 	own, end := a.change(ctx)
 	defer end()
-	// Stop has seen what is gone go, and a stray: what has the name now is not it. One that had ended before
-	// still has the name for which a pod waits.
-	if !a.held.isGone(ref) && (!isStray(ref) || a.held.awaited(ref)) {
+	if a.held.beginRelease(ref) {
+		defer a.held.endRelease(ref)
 		_, err := a.finder.find(own, ref, nil)
 		if err == nil {
 			err = a.delete(own, ref, a.held.pod(ref))

@@ -86,7 +86,7 @@ func TestOneCallThatHangsEndsNoList(t *testing.T) {
 				w.pod("bad", corev1.RestartPolicyNever)
 				pass(2 * time.Minute)
 				w.p.did(what)
-				pass(4 * time.Minute)
+				pass(12 * time.Minute)
 				if n := apitest.Get[*corev1.Node](w.s, "", nodeName); !isReady(n) {
 					t.Errorf("the node is not ready: %v", n.Status.Conditions)
 				}

@@ -76,7 +76,7 @@
 //     the Node is not ready after 20 s.
 //   - If GetPodStatus hangs or panics for one pod, that pod keeps its last status. So does
 //     one that GetPods leaves out and GetPod hangs for. A call of GetPods that hangs is given
-//     up after two minutes, and GetPods is called again.
+//     up after ten minutes, and GetPods is called again.
 //   - A panic in NotifyNodeStatus is logged. What the provider has reported stays.
 //   - If all methods return no error and no pods while the backend is away,
 //     podsync.Policy.MassHold protects the pods, provided that there is more than one.

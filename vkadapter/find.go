@@ -139,7 +139,7 @@ func (f *finder) confirm(ctx context.Context, ref podsync.Ref, others bool, caus
 		return f.found(ctx, ref, pod, others, true)
 	case cause != nil && (!known || f.held.doubts(ref)):
 		return podsync.State{}, cause
-	case cause == nil && len(pods) == 0:
+	case cause == nil && len(pods) == 0 && !f.listOnce:
 		return podsync.State{}, errSilence
 	}
 	return podsync.State{}, notHeld(ref)
@@ -213,6 +213,8 @@ const (
 	// pollPatience is the time that a List waits for the statuses. The last known ones
 	// stand in for those that are late.
 	pollPatience = 10 * time.Second
+	// listPatience is the time after which a call of GetPods is given up, and made again.
+	listPatience = 10 * time.Minute
 	// listLasts is the time after which GetPods is called again, although GetPodStatus has an
 	// answer for each pod of the last list. virtual-kubelet calls GetPods only once.
 	listLasts = time.Minute
@@ -227,7 +229,7 @@ func (f *finder) states(ctx, own context.Context) ([]podsync.State, error) {
 	refs, settled := f.settled()
 	if !settled || !f.poll(ctx, own, refs, begun) {
 		var err error
-		if refs, err = f.list(ctx, own); err != nil {
+		if refs, err = f.list(own); err != nil {
 			return nil, err
 		}
 		polled := refs
@@ -254,13 +256,13 @@ func (f *finder) settled() ([]podsync.Ref, bool) {
 	return f.last, f.notifier == nil && time.Since(f.lastAt) < listLasts && !f.outdated.Load() && !f.held.waiting()
 }
 
-// list returns the pods that the provider holds. It waits until ctx is done; the provider gets own.
-func (f *finder) list(ctx, own context.Context) ([]podsync.Ref, error) {
+// list returns the pods that the provider holds.
+func (f *finder) list(ctx context.Context) ([]podsync.Ref, error) {
 	f.listing.Lock()
 	defer f.listing.Unlock()
 	f.outdated.Store(false) // before the call: what changes during it is not in its result
 	f.last, f.lastAt = nil, time.Now()
-	refs, err := f.getPods(ctx, own)
+	refs, err := f.getPods(ctx)
 	if err != nil || slices.ContainsFunc(refs, func(ref podsync.Ref) bool { return ref.UID == "" }) {
 		f.outdated.Store(true)
 	}
@@ -269,12 +271,12 @@ func (f *finder) list(ctx, own context.Context) ([]podsync.Ref, error) {
 }
 
 // getPods calls GetPods, and looks up the pods that its result lacks. f.listing must be held.
-func (f *finder) getPods(ctx, own context.Context) ([]podsync.Ref, error) {
+func (f *finder) getPods(ctx context.Context) ([]podsync.Ref, error) {
 	if f.listed && f.listOnce {
-		return f.lookUp(ctx, own, f.held.candidates(nil)), nil
+		return f.lookUp(ctx, f.held.candidates(nil)), nil
 	}
 	holders := f.held.holders()
-	pods, err := within(ctx, own, &f.polls, "GetPods", podsync.Ref{}, func() ([]*corev1.Pod, error) { return f.provider.GetPods(own) })
+	pods, err := within(ctx, listPatience, &f.polls, "GetPods", podsync.Ref{}, func() ([]*corev1.Pod, error) { return f.provider.GetPods(ctx) })
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +292,7 @@ func (f *finder) getPods(ctx, own context.Context) ([]podsync.Ref, error) {
 			if !known || f.foreign(ref, pod) {
 				continue
 			}
-			if isStray(ref) && !f.returns(ctx, own, ref) {
+			if isStray(ref) && !f.returns(ctx, ref) {
 				nameless = true
 				continue
 			}
@@ -299,9 +301,9 @@ func (f *finder) getPods(ctx, own context.Context) ([]podsync.Ref, error) {
 		}
 	}
 	if nameless { // the list does not tell which pods there are
-		return append(refs, f.lookUp(ctx, own, f.held.candidates(refs))...), nil
+		return append(refs, f.lookUp(ctx, f.held.candidates(refs))...), nil
 	}
-	return append(refs, f.lookUp(ctx, own, f.held.leftOut(refs))...), nil
+	return append(refs, f.lookUp(ctx, f.held.leftOut(refs))...), nil
 }
 
 // foreign reports whether pod runs on another node and is no pod of this one: some back ends are
@@ -321,10 +323,8 @@ func (f *finder) foreign(ref podsync.Ref, pod *corev1.Pod) bool {
 
 // returns reports whether GetPod returns a stray by its name. If not, the names in GetPods are
 // not those of pods, and a call of DeletePod with one could end the instance of another pod.
-func (f *finder) returns(ctx, own context.Context, stray podsync.Ref) bool {
-	ctx, cancel := context.WithTimeout(ctx, pollPatience)
-	defer cancel()
-	pod, err := within(ctx, own, &f.polls, "GetPod", stray, func() (*corev1.Pod, error) { return f.getPod(own, stray) })
+func (f *finder) returns(ctx context.Context, stray podsync.Ref) bool {
+	pod, err := within(ctx, pollPatience, &f.polls, "GetPod", stray, func() (*corev1.Pod, error) { return f.getPod(ctx, stray) })
 	return err == nil && pod != nil
 }
 
@@ -380,9 +380,9 @@ func (f *finder) ownerOf(ctx context.Context, ref podsync.Ref) (owner *corev1.Po
 
 // lookUp asks for each pod that may be there. A pod about which the provider fails to answer, or
 // does not answer in time, is taken to be there, if it was: no other one must wait for it.
-func (f *finder) lookUp(ctx, own context.Context, candidates []podsync.Ref) (refs []podsync.Ref) {
+func (f *finder) lookUp(ctx context.Context, candidates []podsync.Ref) (refs []podsync.Ref) {
 	for _, ref := range candidates {
-		err := f.lookFor(ctx, own, ref)
+		err := f.lookFor(ctx, ref)
 		if errors.Is(err, podsync.ErrNotFound) {
 			f.held.vanished(ref)
 			continue
@@ -390,7 +390,7 @@ func (f *finder) lookUp(ctx, own context.Context, candidates []podsync.Ref) (ref
 		if err != nil {
 			f.outdated.Store(true)
 		}
-		if err == nil || f.held.holds(ref) {
+		if err == nil || f.held.mayRun(ref) {
 			refs = append(refs, ref)
 		}
 	}
@@ -398,15 +398,13 @@ func (f *finder) lookUp(ctx, own context.Context, candidates []podsync.Ref) (ref
 }
 
 // lookFor calls locate, unless an earlier call for the pod has not returned yet.
-func (f *finder) lookFor(ctx, own context.Context, ref podsync.Ref) error {
-	if ctx.Err() != nil || !f.held.beginLook(ref) {
+func (f *finder) lookFor(ctx context.Context, ref podsync.Ref) error {
+	if !f.held.beginLook(ref) {
 		return fmt.Errorf("pod %s: GetPod has not answered yet", ref)
 	}
-	ctx, cancel := context.WithTimeout(ctx, pollPatience)
-	defer cancel()
-	_, err := within(ctx, own, &f.polls, "GetPod", ref, func() (podsync.State, error) {
+	_, err := within(ctx, pollPatience, &f.polls, "GetPod", ref, func() (podsync.State, error) {
 		defer f.held.endLook(ref)
-		return f.locate(own, ref, nil)
+		return f.locate(ctx, ref, nil)
 	})
 	return err
 }
@@ -475,25 +473,27 @@ func (f *finder) ask(ctx context.Context, ref podsync.Ref) (answered bool) {
 	return answered && err == nil
 }
 
-// within calls f in a goroutine and waits until it returns, or ctx is done. Then f goes on, and its
-// result is lost. own is the context of f's calls.
-func within[T any](ctx, own context.Context, g *group, method string, ref podsync.Ref, f func() (T, error)) (T, error) {
+// within calls f in a goroutine and waits until it returns, for as long as patience. After that f goes
+// on, and its result is lost. ctx is that of the provider, which ends with Watch.
+func within[T any](ctx context.Context, patience time.Duration, g *group, method string, ref podsync.Ref, f func() (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error
 	}
 	answers := make(chan answer, 1)
+	late, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	if g.begin(func() {
 		var a answer
-		a.err = guard(own, method, ref, func() (err error) { a.value, err = f(); return err })
+		a.err = guard(ctx, method, ref, func() (err error) { a.value, err = f(); return err })
 		answers <- a
 	}) {
 		select {
 		case a := <-answers:
 			return a.value, a.err
-		case <-ctx.Done():
+		case <-late.Done():
 		}
 	}
 	var none T
-	return none, fmt.Errorf("%s has not answered: %w", method, cmp.Or(context.Cause(ctx), context.Canceled))
+	return none, fmt.Errorf("%s has not answered: %w", method, cmp.Or(late.Err(), context.Canceled))
 }

@@ -252,6 +252,17 @@ func TestAListThatIsOlderThanThePod(t *testing.T) {
 	}
 }
 
+// GetPods confirms a loss unless it may be called only once.
+func TestInspectOfAProviderThatReturnsNothing(t *testing.T) {
+	for once, want := range map[bool]bool{false: false, true: true} {
+		a := adapterOf(t, &scripted{}, Config{ListOnce: once})
+		a.held.want(refWeb, webPod("1", "Running"))
+		if _, err := a.Inspect(t.Context(), refWeb); errors.Is(err, podsync.ErrNotFound) != want {
+			t.Errorf("ListOnce %t: %v", once, err)
+		}
+	}
+}
+
 // byUID is scripted with methods that identify pods by UID.
 type byUID struct{ *scripted }
 
@@ -287,7 +298,7 @@ func TestIsAStrayReturned(t *testing.T) {
 		"an error":            {&scripted{podErr: errPod}, false},
 		"a pod with an error": {&scripted{pod: webPod("", "Running"), podErr: errPod}, false},
 	} {
-		if got := adapterOf(t, c.scripted, Config{}).finder.returns(t.Context(), t.Context(), refWeb); got != c.want {
+		if got := adapterOf(t, c.scripted, Config{}).finder.returns(t.Context(), refWeb); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -388,23 +399,33 @@ func TestWhenGetPodsIsOutdated(t *testing.T) {
 		a := adapterOf(t, c.scripted, Config{})
 		a.held.want(refWeb, known)
 		a.finder.outdated.Store(true)
-		_, _ = a.finder.list(t.Context(), t.Context())
+		_, _ = a.finder.list(t.Context())
 		if got := a.finder.outdated.Load(); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 }
 
-// A pod that the list lacks and about which GetPod fails stays in the list if it was held.
+// A pod that the list lacks and about which GetPod fails stays in the list if it may run: podsync would
+// take it for lost.
 func TestAPodAboutWhichGetPodFailsStaysInTheList(t *testing.T) {
-	for name, held := range map[string]bool{"it was held": true, "it was not": false} {
+	for name, c := range map[string]struct {
+		api    corev1.PodPhase
+		polled bool
+		want   int
+	}{
+		"it was held":                  {"", true, 1},
+		"it ran before this process":   {corev1.PodRunning, false, 1},
+		"it was held, and has started": {corev1.PodRunning, true, 1},
+		"it has not started":           {"", false, 0},
+	} {
 		a := adapterOf(t, &scripted{podErr: errPod, list: []*corev1.Pod{{}}}, Config{})
-		a.held.want(refWeb, webPod("1", "Running"))
-		if held {
+		a.held.want(refWeb, webPod("1", c.api))
+		if c.polled {
 			a.held.polled(refWeb, withStatus("Running"))
 		}
 		states, err := a.List(t.Context())
-		if err != nil || held != (len(states) == 1) {
+		if err != nil || len(states) != c.want {
 			t.Errorf("%s: %v, %v", name, states, err)
 		}
 	}

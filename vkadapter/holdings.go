@@ -58,8 +58,10 @@ type holding struct {
 	gone    bool      // the provider no longer holds the pod; status is its last one
 	ending  bool      // DeletePod has succeeded
 	listed  bool      // GetPods has shown the pod under its name
-	absent  bool      // GetPods has left the pod out, and GetPod does not find it
-	failing time.Time // since when GetPod has failed without saying that there is no pod; zero: it does not
+	// releasing says that DeletePod is called for a stray that has ended.
+	releasing bool
+	absent    bool      // GetPods has left the pod out, and GetPod does not find it
+	failing   time.Time // since when GetPod has failed without saying that there is no pod; zero: it does not
 
 	// status is the newest that was notified or polled, and shown the one in a pod that GetPod
 	// or GetPods has returned: nil, or without a phase, if it says nothing.
@@ -145,8 +147,7 @@ func (h *holdings) holder(ref podsync.Ref) *holding {
 	if p := h.pods[ref]; p != nil || ref.UID != "" {
 		return p
 	}
-	ref.UID = strayUID(nameOf(ref))
-	return h.pods[ref]
+	return h.pods[strayOf(ref)]
 }
 
 // hand records the pod as the API has it. h.mu must be held.
@@ -165,17 +166,24 @@ func (h *holdings) handOver(pod *corev1.Pod) {
 	h.get(podsync.RefOf(pod)).hand(pod)
 }
 
-// create records that CreatePod is about to be called. What the provider reports during the
-// call counts.
-func (h *holdings) create(pod *corev1.Pod) {
+// create records that CreatePod is about to be called, and reports whether it may be: not while an
+// earlier pod's end under the name is deleted. What the provider reports during the call counts.
+func (h *holdings) create(pod *corev1.Pod) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ref := podsync.RefOf(pod)
+	if s := h.pods[strayOf(ref)]; s != nil && s.releasing {
+		return false
+	}
 	p := h.get(ref)
-	*p = holding{ref: ref, wanted: true, since: time.Now(), before: p.before,
-		annotations: ledger{values: p.annotations.values}, labels: ledger{values: p.labels.values}}
+	annotations, labels := p.annotations, p.labels
+	if !p.unborn() { // the versions of an instance that is gone do not come back
+		annotations.given, labels.given = nil, nil
+	}
+	*p = holding{ref: ref, wanted: true, since: time.Now(), before: p.before, annotations: annotations, labels: labels}
 	p.hand(pod)
 	h.name(ref)
+	return true
 }
 
 // looking records that Start begins.
@@ -298,6 +306,12 @@ const strayPrefix = "unknown:"
 
 func strayUID(name types.NamespacedName) types.UID { return types.UID(strayPrefix + name.String()) }
 
+// strayOf returns the stray under the name of a pod.
+func strayOf(ref podsync.Ref) podsync.Ref {
+	ref.UID = strayUID(nameOf(ref))
+	return ref
+}
+
 func isStray(ref podsync.Ref) bool { return strings.HasPrefix(string(ref.UID), strayPrefix) }
 
 // shown records that the provider has returned pod for ref, in a list or not, and returns its
@@ -332,7 +346,7 @@ func (p *holding) seen(pod *corev1.Pod) {
 	if pod.Generation > 0 && pod.UID == p.ref.UID {
 		p.generation = pod.Generation
 	}
-	if pod.Spec.NodeName != "" && !p.handed {
+	if pod.Spec.NodeName != "" && !p.handed && !isStray(p.ref) {
 		p.node = pod.Spec.NodeName
 	}
 }
@@ -510,6 +524,29 @@ func (h *holdings) awaited(ref podsync.Ref) bool {
 	return isStray(ref) && h.isAwaited(nameOf(ref))
 }
 
+// beginRelease reports whether the instance of ref is to be deleted by Release. Stop has seen what is
+// gone go, and a stray too: what has the name now is not it. But one that had ended before still
+// has the name for which a pod waits, and keeps it until endRelease.
+func (h *holdings) beginRelease(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	if !isStray(ref) {
+		return !p.gone
+	}
+	holder := h.holder(ref)
+	p.releasing = !p.gone && h.isAwaited(nameOf(ref)) && (holder == nil || !holder.handed || holder.gone)
+	return p.releasing
+}
+
+func (h *holdings) endRelease(ref podsync.Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p := h.pods[ref]; p != nil {
+		p.releasing = false
+	}
+}
+
 // isAwaited reports whether a pod waits for the name: Start was called, and the name was not free.
 // podsync would take an instance without a UID for that of this pod. h.mu must be held.
 func (h *holdings) isAwaited(name types.NamespacedName) bool {
@@ -519,13 +556,6 @@ func (h *holdings) isAwaited(name types.NamespacedName) bool {
 		}
 	}
 	return false
-}
-
-// isGone reports whether the provider no longer holds the pod.
-func (h *holdings) isGone(ref podsync.Ref) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.get(ref).gone
 }
 
 func (p *holding) holds() bool { return !p.gone && (p.status != nil || p.shown != nil) }

@@ -249,6 +249,42 @@ func TestAnInstanceUnderTheNameOfAPodThatWaits(t *testing.T) {
 	}
 }
 
+// Release deletes the end of an earlier pod only while a pod waits for its name, and CreatePod of that
+// one waits for it.
+func TestReleaseOfAStray(t *testing.T) {
+	waits := func(h *holdings) { h.looked(refWeb, errEarlier); h.shown(stray, webPod("", "Succeeded"), true) }
+	for name, c := range map[string]struct {
+		do   func(h *holdings)
+		want bool
+	}{
+		"no pod waits":        {func(h *holdings) { h.shown(stray, webPod("", "Succeeded"), true) }, false},
+		"a pod waits":         {waits, true},
+		"it is being created": {func(h *holdings) { waits(h); h.create(webPod("1", "")) }, false},
+		"Stop saw it go":      {func(h *holdings) { waits(h); h.stopped(stray) }, false},
+	} {
+		h := remember()
+		c.do(h)
+		if got := h.beginRelease(stray); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+		if created := h.create(webPod("1", "")); created == c.want {
+			t.Errorf("%s: CreatePod may be called: %t", name, created)
+		}
+		h.endRelease(stray)
+		if !h.create(webPod("1", "")) {
+			t.Errorf("%s: CreatePod may not be called afterwards", name)
+		}
+	}
+}
+
+// The node of a stray is that of the back end: podsync would leave the stray to it.
+func TestAStrayHasNoNode(t *testing.T) {
+	h := remember()
+	if st := h.shown(stray, webPod("", "Running"), true); st.NodeName != "" {
+		t.Errorf("node %q", st.NodeName)
+	}
+}
+
 // The instance that had no UID is the pod that takes its name.
 func TestAPodThatTakesItsNameReplacesTheNamelessInstance(t *testing.T) {
 	h := remember()

@@ -80,6 +80,23 @@ func TestStoredLabels(t *testing.T) {
 	}
 }
 
+// CreatePod fails after it has submitted a job, a user patches the pod, and CreatePod is repeated: the
+// job, which shows late, has the older annotation, and the user's stays.
+func TestARepeatedCreatePodKeepsWhatWasHanded(t *testing.T) {
+	h := remember()
+	old := webPod("1", "")
+	old.Annotations = map[string]string{"mine": "1"}
+	h.create(old)
+	h.failed(refWeb)
+	patched := old.DeepCopy()
+	patched.Annotations["mine"] = "2"
+	h.create(patched)
+	h.shown(refWeb, old, false)
+	if got := h.state(refWeb).Annotations; len(got) != 0 {
+		t.Errorf("%v are taken for the provider's", got)
+	}
+}
+
 // Whoever may patch a pod changes values and keys again and again. The adapter keeps the versions
 // that a provider may still have: the one of CreatePod, the last that UpdatePod has accepted, and
 // the newest.
