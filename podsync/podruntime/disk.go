@@ -127,18 +127,19 @@ func (g *diskGuard) measure(ctx context.Context, pod diskPod, containers bool) (
 	if !containers {
 		return u, nil
 	}
-	if u.files, err = dirUsage(messagePath(pod.dir, ""), ctx.Err); err != nil {
+	if u.files, err = dirUsage(messagePath(pod.dir, ""), ctx.Err); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return u, fmt.Errorf("termination messages: %w", err)
 	}
 	if info, err := os.Lstat(hostsPath(pod.dir)); err == nil { // a pod in the network of the node may have none
 		size, _, _ := diskSize(info)
 		u.files += size
 	}
-	if g.meter != nil {
-		ctx, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		u.containers, err = g.meter.DiskUsage(ctx, pod.ref.UID)
+	if g.meter == nil {
+		return u, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	u.containers, err = g.meter.DiskUsage(ctx, pod.ref.UID)
 	return u, err
 }
 

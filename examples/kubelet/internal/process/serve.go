@@ -275,12 +275,22 @@ type output struct {
 
 func newOutput() *output { return &output{over: make(chan struct{}), copied: make(chan error, 2)} }
 
-// copy copies a stream to its end, or until it is quiet after the command, and closes it.
+// copy copies a pipe to its end, or until it is quiet after the command, and closes it.
 func (o *output) copy(to io.Writer, from *os.File) {
+	o.copyUntil(to, from, from.Close)
+}
+
+// copyTerminal is copy for a terminal, which stays open: a command that closes its end for a while
+// goes on, and would be hung up on.
+func (o *output) copyTerminal(to io.Writer, from *os.File) {
+	o.copyUntil(to, from, func() error { return nil })
+}
+
+func (o *output) copyUntil(to io.Writer, from *os.File, end func() error) {
 	o.from = append(o.from, from)
 	go func() {
 		err := o.drain(to, from)
-		_ = from.Close()
+		_ = end()
 		o.copied <- err
 	}()
 }
@@ -367,7 +377,7 @@ func runInTerminal(ctx context.Context, cmd *exec.Cmd, s IO) error {
 	}
 	out := newOutput()
 	if s.Stdout != nil {
-		out.copy(s.Stdout, master)
+		out.copyTerminal(s.Stdout, master)
 	}
 	err = cmd.Wait()
 	if rest := out.wait(ctx); err == nil {

@@ -258,3 +258,22 @@ func TestTheFirstClientEndsTheInputOfStdinOnce(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestACommandClosesItsTerminalForAWhile: it goes on, since only the output has ended.
+func TestACommandClosesItsTerminalForAWhile(t *testing.T) {
+	r := newRig(t)
+	ref := r.begin(newPod(corev1.RestartPolicyNever, r.container("c", "exec sleep 1000")))
+	r.await(ref, "it to run", allRunning)
+	run, err := r.runtime.Find(ref.UID, "c", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := make(chan shim.Size)
+	close(sizes)
+	var out bytes.Buffer
+	command := "exec </dev/null >/dev/null 2>&1; sleep 0.5; exit 7"
+	err = run.Exec(t.Context(), []string{"sh", "-c", command}, IO{Stdout: &out, Resize: sizes})
+	if err == nil || !strings.Contains(err.Error(), "7") {
+		t.Errorf("%v, want exit code 7", err)
+	}
+}

@@ -268,7 +268,9 @@ func (c *Container) ran(now time.Time) {
 
 // exited records the end of a run, which may never have been listed as running.
 func (c *Container) exited(now time.Time) {
-	c.ran(now)
+	if !c.starting { // a Start that fails may leave such a container for a moment
+		c.ran(now)
+	}
 	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, false, time.Time{}
 	c.due = due(c.obs.FinishedAt, c.Delay(), now)
 	if c.inPast() && !podstatus.RestartsPod(c.spec, c.obs.ExitCode) {
