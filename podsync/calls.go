@@ -102,7 +102,7 @@ func (c *caller) start(t *entry, at core.Moment, waited bool) (wake instant) {
 	}
 	q := queueOf(s.Op)
 	if !c.take(t, q, waited) {
-		return core.Never // its turn comes
+		return s.Wake // its turn comes
 	}
 	news := c.pods.apply(t, at, core.Called{Seq: c.pods.tick(), Action: s})
 	ctx, cancel := context.WithCancel(c.contextOf(s.Op))
@@ -116,7 +116,7 @@ func (c *caller) start(t *entry, at core.Moment, waited bool) (wake instant) {
 		defer cancel()
 		c.make(ctx, t, news.Call, node)
 	})
-	return core.Never
+	return t.Next(at.Since, core.Calls, c.pods.nameFree(t)).Wake // when it is in the way of Stop
 }
 
 // contextOf returns the context of the calls of op. Records are written for as long as final

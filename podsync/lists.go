@@ -228,7 +228,7 @@ func (l *lister) decideLosses(at core.Moment) {
 		case t.MayBeLost():
 			lost = append(lost, t)
 			held++
-		case t.Held():
+		case l.pods.counts(t):
 			held++
 		}
 	}

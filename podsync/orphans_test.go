@@ -396,6 +396,44 @@ type inspecting struct {
 	podsync.Inspector
 }
 
+// Pods that end do not hide that all others are missing: after a restart the first List is empty by
+// mistake, and some pods are being deleted.
+func TestPodsThatEndAreNoProofOfAList(t *testing.T) {
+	for name, inspects := range map[string]bool{"without an Inspector": false, "with one": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				empty := new(atomic.Bool)
+				w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+					if inspects {
+						return inspecting{emptyList{p, empty}, p}
+					}
+					return emptyList{p, empty}
+				}
+				w.cfg.Relist = 10 * time.Second
+				w.run()
+				for i := range 6 {
+					w.bind(newPod(fmt.Sprint("p", i), restart(corev1.RestartPolicyNever)))
+				}
+				pass(time.Minute)
+				w.crash()
+				for i := range 4 {
+					apitest.Edit(w.server, "default", fmt.Sprint("p", i), func(p *corev1.Pod) {
+						p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now()}, new(int64(30))
+					})
+				}
+				empty.Store(true)
+				w.start()
+				pass(2 * time.Minute)
+				for _, name := range []string{"p4", "p5"} {
+					if pod := w.pod(name); terminal(pod) {
+						t.Errorf("%s is %s: %s", name, pod.Status.Phase, pod.Status.Reason)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A back end that answers with an empty list by mistake must not fail all pods, or start them
 // twice: neither those that run nor those of the process before.
 func TestManyLostPodsAreHeld(t *testing.T) {

@@ -188,7 +188,7 @@ func (s *suspects) decide(ctx context.Context, at core.Moment, asked bool) {
 	var gone []*entry
 	unsure, held := 0, 0
 	for _, t := range s.pods.pods {
-		if t.Held() {
+		if s.pods.counts(t) {
 			held++
 		}
 		if _, suspect := t.Suspect(); !suspect {

@@ -221,6 +221,13 @@ func (b *table) nameFree(t *entry) bool {
 	return true
 }
 
+// counts reports whether t is one of the pods that the provider is known to hold. One that ends and
+// that the last List left out is held only because that may be a mistake: it proves nothing.
+func (b *table) counts(t *entry) bool {
+	_, ending := t.Ending()
+	return t.Held() && (!ending || t.listNo == b.listNo)
+}
+
 // waiters yields the pods that wait for the name of the orphan t.
 func (b *table) waiters(t *entry) func(yield func(*entry) bool) {
 	return func(yield func(*entry) bool) {

@@ -92,8 +92,8 @@ func (t *State) inTheWay(now Instant) bool {
 func (t *State) wantedCall(now Instant, nameFree bool) Action {
 	idle := Action{Wake: Never}
 	switch {
-	case t.outlived():
-		return Action{Op: Remove, Wake: Never}
+	case t.outlived() && (t.call.failures == 0 || t.decideRelease().Op == "" || t.Orphan()):
+		return Action{Op: Remove, Wake: Never} // a Checkpoint that fails keeps no pod from its Release
 	case t.Orphan():
 		return idle // until it is verified
 	case t.Stopped():
@@ -104,7 +104,7 @@ func (t *State) wantedCall(now Instant, nameFree bool) Action {
 	case t.end != nil:
 		s := t.decideStop(now)
 		if s.Op == "" && t.unsaved() { // Stop does not wait for a disk, which may be full
-			return Action{Op: Save, Wake: Never}
+			return Action{Op: Save, Wake: s.Wake}
 		}
 		return s
 	case !t.running():
