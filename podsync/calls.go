@@ -94,7 +94,7 @@ func (c *caller) start(t *entry, at core.Moment, waited bool) (wake instant) {
 		c.pods.apply(t, at, core.Canceled{})
 		c.pods.abort(t, core.Calls)
 	}
-	if s.Op == "" || c.pods.draining && (!t.Unrecorded() || c.pods.run.apiCtx.Err() != nil) {
+	if s.Op == "" || c.pods.draining && (!isRecord(s.Op) || !t.Unrecorded() || c.pods.run.apiCtx.Err() != nil) {
 		return s.Wake
 	}
 	if !c.gates.mayAct(t) || c.records.removing[t.ref.UID] {
@@ -119,10 +119,13 @@ func (c *caller) start(t *entry, at core.Moment, waited bool) (wake instant) {
 	return t.Next(at.Since, core.Calls, c.pods.nameFree(t)).Wake // when it is in the way of Stop
 }
 
+// isRecord reports whether a call is one of the Checkpoint.
+func isRecord(op core.Op) bool { return op == core.Save || op == core.Remove }
+
 // contextOf returns the context of the calls of op. Records are written for as long as final
 // statuses are, also when Run is returning.
 func (c *caller) contextOf(op core.Op) context.Context {
-	if op == core.Save || op == core.Remove {
+	if isRecord(op) {
 		return c.pods.run.apiCtx
 	}
 	return c.pods.run.callCtx
