@@ -134,9 +134,9 @@ func (c *Candidate) Leader() (identity string, ok bool) {
 
 // Update changes the Peer that describes this candidate, for example its load, its
 // version or its readiness (LastResort). It calls the function synchronously with a
-// copy; the election goes on meanwhile, and other calls of Update wait. The identity can't be changed. Changes are published at once, but at most
-// every ten seconds. If the changed Peer is invalid, Update changes nothing and
-// returns the problems.
+// copy; the election goes on meanwhile, and other calls of Update wait. The identity
+// can't be changed. Changes are published at once, but at most every ten seconds. If
+// the changed Peer is invalid, Update changes nothing and returns the problems.
 func (c *Candidate) Update(change func(*Peer)) error {
 	c.updating.Lock()
 	defer c.updating.Unlock()

@@ -142,7 +142,9 @@ func TestAProviderKeepsThePodThatItWasHanded(t *testing.T) {
 // panicking is a NodeProvider whose NotifyNodeStatus panics.
 type panicking struct{ nodeProvider }
 
-func (*panicking) NotifyNodeStatus(context.Context, func(*corev1.Node)) { panic("not implemented") }
+func (*panicking) NotifyNodeStatus(context.Context, func(*corev1.Node)) {
+	panic("a fault of the provider")
+}
 
 func TestAPanicOfNotifyNodeStatusEndsNothing(t *testing.T) {
 	bubble(t, habits{notFound: known}, func(w *world) {

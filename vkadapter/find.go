@@ -454,8 +454,9 @@ func (f *finder) poll(ctx, own context.Context, refs []podsync.Ref, begun time.T
 func guard(ctx context.Context, method string, ref podsync.Ref, f func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = &podsync.PanicError{Callback: method, Value: value, Stack: debug.Stack()}
-			klog.FromContext(ctx).Error(nil, "A method of the provider panicked", "method", method, "pod", ref, "panic", value, "stack", string(debug.Stack()))
+			stack := debug.Stack()
+			err = &podsync.PanicError{Callback: method, Value: value, Stack: stack}
+			klog.FromContext(ctx).Error(nil, "A method of the provider panicked", "method", method, "pod", ref, "panic", value, "stack", string(stack))
 		}
 	}()
 	return f()

@@ -107,8 +107,7 @@ func (h *holdings) get(ref podsync.Ref) *holding {
 // name records that ref holds its name. An instance that no pod of the API is known for does
 // not take the name of one that has a pod. h.mu must be held.
 func (h *holdings) name(ref podsync.Ref) {
-	holder := h.holder(ref)
-	if holder != nil && holder.ref != ref && holder.handed && !holder.gone && !h.get(ref).handed {
+	if h.heldByAnother(ref) && !h.get(ref).handed {
 		return
 	}
 	if ref.UID != "" && !isStray(ref) {
@@ -136,8 +135,14 @@ func (h *holdings) want(ref podsync.Ref, api *corev1.Pod) (others bool) {
 		p.hand(api)
 		p.adopted, p.started = true, podstatus.HasStarted(&api.Status)
 	}
+	return h.heldByAnother(ref)
+}
+
+// heldByAnother reports whether another pod than ref, one that the API has or had, holds the name.
+// h.mu must be held.
+func (h *holdings) heldByAnother(ref podsync.Ref) bool {
 	holder := h.holder(ref)
-	return holder != nil && holder != p && holder.handed && !holder.gone
+	return holder != nil && holder.ref != ref && holder.handed && !holder.gone
 }
 
 // holder returns the holding of the pod that holds the name of ref, or that of an instance without
@@ -534,8 +539,7 @@ func (h *holdings) beginRelease(ref podsync.Ref) bool {
 	if !isStray(ref) {
 		return !p.gone
 	}
-	holder := h.holder(ref)
-	p.releasing = !p.gone && h.isAwaited(nameOf(ref)) && (holder == nil || !holder.handed || holder.gone)
+	p.releasing = !p.gone && h.isAwaited(nameOf(ref)) && !h.heldByAnother(ref)
 	return p.releasing
 }
 

@@ -163,6 +163,11 @@ func (r *Runtime) removeEmpty(ctx context.Context, pod types.UID, stopped []*run
 
 func (r *Runtime) removeSandbox(ctx context.Context, id string) error {
 	_, err := r.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	return unlessGone(err)
+}
+
+// unlessGone returns err, or nil if it says that there is no such sandbox.
+func unlessGone(err error) error {
 	if status.Code(err) == codes.NotFound {
 		return nil
 	}
@@ -217,10 +222,7 @@ func (r *Runtime) sandboxConfig(pod *corev1.Pod, hostname string) *runtimeapi.Po
 
 func (r *Runtime) stopSandbox(ctx context.Context, id string) error {
 	_, err := r.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
-	if status.Code(err) == codes.NotFound {
-		return nil
-	}
-	return err
+	return unlessGone(err)
 }
 
 // lostSandbox reports whether a sandbox has no process, even if it is listed as ready:

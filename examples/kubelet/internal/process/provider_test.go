@@ -352,12 +352,7 @@ func TestEnvironmentAndVolumes(t *testing.T) {
 // the container anyway: the rig finds no process.
 func TestWhatExecLeavesBehindEndsWithTheContainer(t *testing.T) {
 	r := newRig(t)
-	ref := r.begin(newPod(corev1.RestartPolicyNever, r.container("c", "exec sleep 1000")))
-	r.await(ref, "it to run", allRunning)
-	run, err := r.runtime.Find(ref.UID, "c", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := r.running("exec sleep 1000")
 	var out strings.Builder
 	if err := run.Exec(t.Context(), []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 </dev/null & echo $!"}, IO{Stdout: &out}); err != nil {
 		t.Fatal(err)

@@ -131,6 +131,18 @@ func TestAProgramThatSetsItsTitle(t *testing.T) {
 	}
 }
 
+// running starts a pod whose container "c" runs a script, and returns the run.
+func (r *rig) running(script string) Instance {
+	r.Helper()
+	ref := r.begin(newPod(corev1.RestartPolicyNever, r.container("c", script)))
+	r.await(ref, "it to run", allRunning)
+	run, err := r.runtime.Find(ref.UID, "c", false)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return run
+}
+
 // A slowClient does not read for some time after the first bytes.
 type slowClient struct{ got bytes.Buffer }
 
@@ -145,12 +157,7 @@ func (s *slowClient) Write(p []byte) (int, error) {
 // command, which was reported as a success.
 func TestASlowClientGetsTheWholeOutput(t *testing.T) {
 	r := newRig(t)
-	ref := r.begin(newPod(corev1.RestartPolicyNever, r.container("c", forever)))
-	r.await(ref, "it to run", allRunning)
-	run, err := r.runtime.Find(ref.UID, "c", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := r.running(forever)
 	var execs sync.WaitGroup
 	for size, resize := range map[int]chan shim.Size{90_000: nil, 4_000: make(chan shim.Size)} { // the latter in a terminal
 		execs.Go(func() {
@@ -262,17 +269,12 @@ func TestTheFirstClientEndsTheInputOfStdinOnce(t *testing.T) {
 // TestACommandClosesItsTerminalForAWhile: it goes on, since only the output has ended.
 func TestACommandClosesItsTerminalForAWhile(t *testing.T) {
 	r := newRig(t)
-	ref := r.begin(newPod(corev1.RestartPolicyNever, r.container("c", "exec sleep 1000")))
-	r.await(ref, "it to run", allRunning)
-	run, err := r.runtime.Find(ref.UID, "c", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := r.running("exec sleep 1000")
 	sizes := make(chan shim.Size)
 	close(sizes)
 	var out bytes.Buffer
 	command := "exec </dev/null >/dev/null 2>&1; sleep 0.5; exit 7"
-	err = run.Exec(t.Context(), []string{"sh", "-c", command}, IO{Stdout: &out, Resize: sizes})
+	err := run.Exec(t.Context(), []string{"sh", "-c", command}, IO{Stdout: &out, Resize: sizes})
 	if err == nil || !strings.Contains(err.Error(), "7") {
 		t.Errorf("%v, want exit code 7", err)
 	}
