@@ -50,10 +50,10 @@ help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The end-to-end tests wait for most of their time, and the tests of the other modules run real processes in real
-# time. The tests of the root module have virtual time: they run beside both, at a low priority.
+# time. The tests of the root module have virtual time: they run beside both, at a low priority, two goals at a time.
 .PHONY: test
 test: compiler ## The one test command: vet, unit, race and end-to-end tests
-	@$(MAKE) --no-print-directory -j2 test-real-time test-virtual-time
+	@$(MAKE) --no-print-directory -j3 test-real-time test-virtual-time
 
 .PHONY: test-real-time
 test-real-time:

@@ -53,7 +53,7 @@ func runChild() int {
 // acknowledged is there and whole. It tests the system calls and the lock; a
 // power cut is the subject of TestCrashAtEveryChange.
 func TestKillNine(t *testing.T) {
-	disks, lives := 4, 250
+	disks, lives := 4, 125
 	if testing.Short() {
 		lives = 25
 	}
