@@ -284,9 +284,9 @@ const minRenewInterval = 100 * time.Millisecond
 // [Timing.Validate] ensures that each of them is safe.
 type Timing struct {
 	// LeaseDuration is the time that other candidates wait after the last observed
-	// renewal, by their own clocks, before they take over. It must be at least two
-	// seconds, and whole seconds because the API has no fractions. Default:
-	// DefaultLeaseDuration.
+	// renewal, by their own clocks, before they take over. It must be whole seconds,
+	// because the API has no fractions, at least two and at most an hour: a Lease that
+	// states a longer one counts as one of an hour. Default: DefaultLeaseDuration.
 	LeaseDuration time.Duration
 	// RenewDeadline is the time that a leader leads after it sent its last
 	// successful renewal. Then the context of its work is cancelled. Default: two
@@ -406,7 +406,7 @@ func (t *Timing) complete(call time.Duration) (problems field.ErrorList) {
 		}
 		problems = append(problems, field.Invalid(path.Child("RenewDeadline"), t.RenewDeadline.String(), msg))
 	}
-	name, value, term, call := path.Child("RenewInterval"), t.RenewInterval, "a fifth of RenewDeadline", min(call, valid.MaxLeaseDuration)
+	name, value, term, call := path.Child("RenewInterval"), t.RenewInterval, "a fifth of RenewDeadline", min(call, valid.MaxDuration)
 	if call > 0 {
 		name, value, term = field.NewPath("CallTimeout"), call, "CallTimeout"
 	} else {

@@ -121,6 +121,8 @@ func TestLeaderElectionConfigValidation(t *testing.T) {
 		"a second":                   {Timing{LeaseDuration: s}, "at least 2s"},
 		"negative":                   {Timing{LeaseDuration: -s}, "Timing.LeaseDuration"},
 		"longer than the API allows": {Timing{LeaseDuration: 1 << 31 * s}, "at most"},
+		"an hour":                    {Timing{LeaseDuration: time.Hour}, ""},
+		"more than an hour":          {Timing{LeaseDuration: time.Hour + s}, "at most 1h"},
 		"busy":                       {Timing{RenewInterval: time.Millisecond}, "at least 100ms"},
 		"negative tenure":            {Timing{MinTenure: -1, AckTimeout: -1}, "Timing.MinTenure"},
 	} {

@@ -83,8 +83,9 @@
 // # Compatibility
 //
 // OnLease needs only coordination.k8s.io/v1. Replicas that use client-go or
-// controller-runtime can compete for the same Lease. They must turn off ReleaseOnCancel,
-// because with it client-go may release the lease while the work still runs.
+// controller-runtime can compete for the same Lease. Their LeaseDuration must be at most an
+// hour. They must turn off ReleaseOnCancel, because with it client-go may release the lease
+// while the work still runs.
 // LeaseCandidates needs coordination.k8s.io/v1beta1 (Kubernetes 1.33 to 1.38, off by
 // default) and a coordinator (KEP-4355). All candidates for one Lease must use the same
 // [Registry].

@@ -5,6 +5,7 @@ package election
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"testing"
 	"time"
@@ -168,6 +169,28 @@ func TestAServerThatRefusesRecordsIsReportedOnceAtMost(t *testing.T) {
 			}
 			cancel()
 			<-done
+		})
+	}
+}
+
+// Another client writes a duration in which the leader does not believe. The leader dies
+// before or after it has written its own again.
+func TestADurationThatAnotherClientWritesDelaysNoFailover(t *testing.T) {
+	for name, after := range map[string]time.Duration{"before its next renewal": 0, "after it": 10 * time.Second} {
+		inRig(t, func(r *rig) {
+			a := r.start("a")
+			r.sleep(time.Second)
+			b := r.start("b")
+			r.sleep(time.Minute)
+			r.expectLeader(a)
+			r.edit(func(l *coordinationv1.Lease) { *l.Spec.LeaseDurationSeconds = math.MaxInt32 })
+			r.sleep(after)
+			a.crash()
+			r.sleep(Timing{}.CrashFailover() + time.Second)
+			if got := r.office.current(); got != "b" {
+				t.Errorf("dead %s: %q leads", name, got)
+			}
+			b.stop()
 		})
 	}
 }

@@ -274,3 +274,21 @@ func TestEachCandidateIsTriedBeforeAnyIsTriedAgain(t *testing.T) {
 		r.want("told", r.told(), []string{"elected a", "elected b", "elected c", "elected d", "elected e"})
 	})(t)
 }
+
+// Another client writes a short duration. The leader does not know that it must renew
+// earlier, and writes its own duration again with the next renewal.
+func TestAShortDurationCostsNoTerm(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.start()
+		a := r.worker("a", "1.37.0")
+		r.advance(time.Second)
+		r.worker("b", "1.37.0")
+		r.advance(time.Minute)
+		for range 20 {
+			apitest.Edit(r.server, ctlNamespace, ctlLease, func(l *coordinationv1.Lease) { *l.Spec.LeaseDurationSeconds = 1 })
+			r.advance(3300 * time.Millisecond)
+		}
+		r.want("leads", a.leading(), true)
+		r.want("told", r.told(), []string{"elected a"})
+	})(t)
+}

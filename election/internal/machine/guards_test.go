@@ -23,8 +23,14 @@ func TestAShorterDurationDoesNotShortenAnEarlierPromise(t *testing.T) {
 	s.see(0, leaseOf("x", 1, seconds(60)), inOrder)
 	s.see(time.Second, leaseOf("x", 1, seconds(5)), inOrder)
 	s.see(2*time.Second, leaseOf("x", 2, seconds(5)), inOrder)
-	if got, want := s.freeAt(), 61*time.Second; got != want {
+	if got, want := s.freeAt(), 62*time.Second; got != want {
 		t.Errorf("free at %v, want %v", got, want)
+	}
+	again := func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](9) }
+	s.see(3*time.Second, leaseOf("x", 3, seconds(60)), inOrder)
+	s.see(4*time.Second, leaseOf("x", 3, seconds(5), again), inOrder)
+	if got, want := s.freeAt(), 64*time.Second; got != want {
+		t.Errorf("free at %v after another number of transitions, want %v", got, want)
 	}
 }
 

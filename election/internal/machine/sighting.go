@@ -58,12 +58,7 @@ type sighting struct {
 	// Invariant: nothing lowers base.
 	// Invariant: held is that of another process, which holds the Lease.
 	held, base time.Duration
-	// longest is the longest duration that the Lease had since the last renewal, which
-	// states that of the holder. Between two renewals only another client shortens it,
-	// and the holder may not have observed that.
-	//
-	// Invariant: longest is at least the duration of the Lease.
-	longest time.Duration
+	duration   spec.Duration // of the Lease when its pulse last changed
 	// written has the last renewTimes that this process sent.
 	written []metav1.MicroTime
 }
@@ -176,15 +171,9 @@ func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) 
 	} else {
 		s.protectHolder(now, before, l, from)
 	}
-	switch was, is := spec.PulseOf(before), spec.PulseOf(l); {
-	case !was.SameTerm(is):
-		s.longest = 0
-	case was.Renewed != is.Renewed:
-		s.longest = spec.DurationOf(before, 0) // it may have been shortened after the renewal
-	}
-	s.longest = max(s.longest, spec.DurationOf(l, 0))
+	s.duration.See(before, l, s.def)
 	if s.heldByAnother() {
-		s.held = max(s.held, now+max(s.longest, spec.DurationOf(l, s.def)))
+		s.held = now + s.duration.Longest()
 	}
 	return true
 }
@@ -215,7 +204,7 @@ func (s *sighting) protectHolder(now time.Duration, before, l *coordinationv1.Le
 	case from == unrelated, from == afterGap && vacated && !s.wrote(l), twin:
 		// A holder that was missed renewed before this state was stored, or its
 		// renewal fails: the resourceVersion has changed since.
-		s.protect(max(s.held, now+max(s.longest, spec.DurationOf(l, 0), s.def)))
+		s.protect(max(s.held, now+max(s.duration.Longest(), spec.DurationOf(l, 0), s.def)))
 	case holder != previous || before != nil && l != nil && before.UID != l.UID:
 		s.protect(s.held)
 	default:
@@ -242,8 +231,6 @@ func (s *sighting) check() error {
 		return errors.New("before the first observation there is no Lease, and nobody is waited for")
 	case s.held != 0 && !s.heldByAnother():
 		return errors.New("held is that of another process, which holds the Lease")
-	case s.longest < spec.DurationOf(s.lease, 0):
-		return errors.New("longest is at least the duration of the Lease")
 	case len(s.written) > maxWritten:
 		return errors.New("only the last writes are remembered")
 	}

@@ -199,7 +199,7 @@ func TestPulse(t *testing.T) {
 		"no holder":                 {leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil }), true},
 		"another uid":               {leaseOf("x", 1, uid("u2")), true},
 		"another number of changes": {leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = nil }), true},
-		"another duration":          {leaseOf("x", 1, released), true},
+		"another duration":          {leaseOf("x", 1, released), false},
 		"gone":                      {nil, true},
 	} {
 		seen := sighting{me: "me", def: time.Second}

@@ -132,8 +132,6 @@ type Pulse struct {
 	Transitions int32
 	// Renewed is renewTime in microseconds, 0 for none.
 	Renewed int64
-	// Duration is leaseDurationSeconds, 0 for none.
-	Duration int32
 }
 
 // PulseOf returns the Pulse of a Lease; nil has the zero Pulse.
@@ -142,8 +140,7 @@ func PulseOf(l *coordinationv1.Lease) Pulse {
 		return Pulse{}
 	}
 	return Pulse{
-		UID: l.UID, Holder: HolderOf(l), Transitions: TransitionsOf(l),
-		Renewed: Micros(l.Spec.RenewTime), Duration: ptr.Deref(l.Spec.LeaseDurationSeconds, 0),
+		UID: l.UID, Holder: HolderOf(l), Transitions: TransitionsOf(l), Renewed: Micros(l.Spec.RenewTime),
 	}
 }
 
@@ -166,14 +163,39 @@ func PreferredOf(l *coordinationv1.Lease) string { return ptr.Deref(of(l).Prefer
 // TransitionsOf returns the number of the term of a Lease.
 func TransitionsOf(l *coordinationv1.Lease) int32 { return ptr.Deref(of(l).LeaseTransitions, 0) }
 
+// MaxLeaseDuration is the longest valid LeaseDuration of a candidate. A Lease may state a
+// longer one, because the API has no limit, but no candidate believes in it.
+const MaxLeaseDuration = time.Hour
+
 // DurationOf returns for how long a Lease is held after a renewal: def if the Lease
-// does not state it.
+// does not state it, and at most MaxLeaseDuration.
 func DurationOf(l *coordinationv1.Lease, def time.Duration) time.Duration {
 	if seconds := of(l).LeaseDurationSeconds; seconds != nil {
-		return max(time.Duration(*seconds)*time.Second, time.Second)
+		return min(max(time.Duration(*seconds)*time.Second, time.Second), MaxLeaseDuration)
 	}
 	return def
 }
+
+// A Duration is the duration of a Lease as its holder states it, with each renewal. An
+// edit between two renewals is that of another client, and the holder does not believe in
+// it. The zero value is that before the first observation.
+type Duration struct {
+	last, longest time.Duration
+}
+
+// See updates d from the Lease after its Pulse has changed; def is the duration of a Lease
+// that states none. Another client may have shortened the duration after the renewal, and
+// before that was observed. So what the holder stated before counts too.
+func (d *Duration) See(before, after *coordinationv1.Lease, def time.Duration) {
+	if was, is := PulseOf(before), PulseOf(after); was.UID != is.UID || was.Holder != is.Holder {
+		d.last = 0
+	}
+	now := DurationOf(after, def)
+	d.last, d.longest = now, max(d.last, now)
+}
+
+// Longest returns the longest duration in which the holder may believe.
+func (d Duration) Longest() time.Duration { return d.longest }
 
 // Micros returns a time in microseconds, 0 for none.
 func Micros(t *metav1.MicroTime) int64 {

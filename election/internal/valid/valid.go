@@ -26,8 +26,8 @@ const (
 	// node heartbeats. Its watchers take every Lease in it for a heartbeat.
 	OutsideNodeLeases = "metadata.namespace!=" + nodeLeases
 	nodeLeases        = "kube-node-lease"
-	// MaxLeaseDuration is the longest duration that the API can hold.
-	MaxLeaseDuration = math.MaxInt32 * time.Second
+	// MaxDuration is the bound of durations that are added to others.
+	MaxDuration = math.MaxInt32 * time.Second
 	// MinCallTimeout is the shortest valid deadline of an API call.
 	MinCallTimeout = time.Millisecond
 )
@@ -87,16 +87,16 @@ func DefaultLeaseDuration(path *field.Path, d *time.Duration, def time.Duration)
 	if *d%time.Second != 0 {
 		problems = append(problems, field.Invalid(path, d.String(), "must be whole seconds: the API has no others"))
 	}
-	if *d > MaxLeaseDuration {
-		problems = append(problems, field.Invalid(path, d.String(), fmt.Sprintf("must be at most %v", MaxLeaseDuration)))
+	if *d > spec.MaxLeaseDuration {
+		problems = append(problems, field.Invalid(path, d.String(), fmt.Sprintf("must be at most %v: other candidates do not wait longer", spec.MaxLeaseDuration)))
 	}
 	return problems
 }
 
 // DefaultDuration is lifecycle.DefaultDuration for a duration that is added to
-// others. It reduces d to MaxLeaseDuration, because a sum must not overflow.
+// others. It reduces d to MaxDuration, because a sum must not overflow.
 func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) field.ErrorList {
 	problems := lifecycle.DefaultDuration(name, d, def, minimum)
-	*d = min(*d, MaxLeaseDuration)
+	*d = min(*d, MaxDuration)
 	return problems
 }

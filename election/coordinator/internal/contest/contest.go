@@ -30,6 +30,7 @@ type Contest struct {
 	// Invariant: the assignee is a candidate and holds the Lease.
 	lease      *coordinationv1.Lease // nil: there is none; never modified
 	pulseAt    time.Time             // when a renewal was last observed
+	duration   spec.Duration         // of the Lease at that time
 	termAt     time.Time             // when the present term was first observed
 	lookedAt   time.Time             // when the Lease was last read
 	buried     types.UID             // of the last Lease that was deleted; "" for none
@@ -133,7 +134,7 @@ func (c *Contest) Holder() string { return spec.HolderOf(c.lease) }
 // more than that, because other candidates wait for its turn to end. The last resort has
 // twice as long as the assignee before, up to sixteen durations.
 func (c *Contest) expiresAt() time.Time {
-	duration := spec.DurationOf(c.lease, c.rules.LeaseDuration)
+	duration := c.duration.Longest()
 	if c.assignee != nil {
 		most := 1
 		if c.assignee.doubts > 0 {
@@ -147,7 +148,7 @@ func (c *Contest) expiresAt() time.Time {
 // silentAt returns the time from which a holder without a renewal counts as silent.
 // It is early enough to ping a candidate before the Lease expires.
 func (c *Contest) silentAt() time.Time {
-	return c.expiresAt().Add(-min(c.rules.AckTimeout, spec.DurationOf(c.lease, c.rules.LeaseDuration)/3))
+	return c.expiresAt().Add(-min(c.rules.AckTimeout, c.duration.Longest()/3))
 }
 
 // Apply updates c from a fact.
@@ -213,7 +214,7 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 			c.assignee.doubt(now)
 			c.unclaimed++
 		}
-		c.termAt, c.assignee = now, nil
+		c.termAt, c.assignee, c.duration = now, nil, spec.Duration{}
 		if c.left = ""; is.Holder == "" {
 			c.left = was.Holder
 		}
@@ -221,9 +222,10 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 			c.assignee = c.candidates[is.Holder] // the claim follows, or was missed
 		}
 	}
-	renewed := is != was
+	renewed, believed := is != was, c.duration
 	if renewed {
 		c.pulseAt = now
+		c.duration.See(before, lease, c.rules.LeaseDuration)
 	}
 	if renewed && !newTerm {
 		c.unclaimed = 0
@@ -231,7 +233,7 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 			c.assignee.doubts, c.assignee = 0, nil // it has claimed the Lease
 		}
 	}
-	return newTerm || renewed && silent && was.Holder != "" || spec.PreferredOf(before) != spec.PreferredOf(lease) || was.Duration != is.Duration
+	return newTerm || renewed && silent && was.Holder != "" || spec.PreferredOf(before) != spec.PreferredOf(lease) || believed.Longest() != c.duration.Longest()
 }
 
 // admit updates c from a LeaseCandidate that was observed at now. fresh means that it

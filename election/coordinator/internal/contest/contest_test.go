@@ -355,7 +355,8 @@ func TestWhichChangesOfTheLeaseNeedADecision(t *testing.T) {
 		"an annotation later":           {"x", 10 * time.Second, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{"a": "b"} }, false},
 		"another holder":                {"x", time.Second, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("y") }, true},
 		"another preferred holder":      {"x", time.Second, func(l *coordinationv1.Lease) { l.Spec.PreferredHolder = ptr.To("y") }, true},
-		"another duration":              {"x", time.Second, func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](30) }, true},
+		"another duration":              {"x", time.Second, func(l *coordinationv1.Lease) { renewed(l); l.Spec.LeaseDurationSeconds = ptr.To[int32](30) }, true},
+		"another duration by an edit":   {"x", time.Second, func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](30) }, false},
 	} {
 		c := New(decideRules())
 		apply(t, c, decideNow, CandidateSeen{Candidate: candidateAt(1, "a", 1)})

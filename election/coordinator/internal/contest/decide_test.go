@@ -67,8 +67,15 @@ func vacant(candidates ...*candidate) *scene {
 func held(holder string, ago time.Duration, candidates ...*candidate) *scene {
 	s := vacant(candidates...)
 	s.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{UID: "lease", ResourceVersion: "7"}}
-	s.lease.Spec.HolderIdentity, s.lease.Spec.LeaseDurationSeconds, s.lease.Spec.LeaseTransitions = &holder, ptr.To[int32](15), ptr.To[int32](3)
+	s.lease.Spec.HolderIdentity, s.lease.Spec.LeaseTransitions = &holder, ptr.To[int32](3)
 	s.pulseAt, s.termAt = decideNow.Add(-ago), decideNow.Add(-time.Hour)
+	return s.lasts(ptr.To[int32](15))
+}
+
+// lasts sets the duration that the holder of the Lease has stated.
+func (s *scene) lasts(seconds *int32) *scene {
+	s.lease.Spec.LeaseDurationSeconds, s.duration = seconds, spec.Duration{}
+	s.duration.See(nil, s.lease, s.rules.LeaseDuration)
 	return s
 }
 
@@ -165,10 +172,10 @@ func TestDecide(t *testing.T) {
 		{"no holder, the answer is too old", held("", stale, nominee("a", 1).heardAgo(7*time.Second)), "ping a"},
 		{"expired for long, answered while it was silent", held("x", 20*time.Second, nominee("a", 1).heardAgo(10*time.Second)).looked(), "ping a"},
 		{"silent, the best has not answered", held("x", 14*time.Second, nominee("a", 1).pingedAgo(5*time.Second), nominee("b", 1)).looked(), "ping b"},
-		{"a short lease", held("x", 2*time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.Spec.LeaseDurationSeconds = ptr.To[int32](3) }), "look"},
-		{"a short lease, in time", held("x", 2*time.Second-1, nominee("a", 1)).with(func(s *scene) { s.lease.Spec.LeaseDurationSeconds = ptr.To[int32](3) }), "wait 1ns"},
-		{"a lease without duration has ours", held("x", 15*time.Second, nominee("a", 1).heardAgo(fresh)).with(func(s *scene) { s.lease.Spec.LeaseDurationSeconds = nil }).looked(), "assign a"},
-		{"a lease without duration, in time", held("x", 9*time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.Spec.LeaseDurationSeconds = nil }), "wait 1s"},
+		{"a short lease", held("x", 2*time.Second, nominee("a", 1)).lasts(ptr.To[int32](3)), "look"},
+		{"a short lease, in time", held("x", 2*time.Second-1, nominee("a", 1)).lasts(ptr.To[int32](3)), "wait 1ns"},
+		{"a lease without duration has ours", held("x", 15*time.Second, nominee("a", 1).heardAgo(fresh)).lasts(nil).looked(), "assign a"},
+		{"a lease without duration, in time", held("x", 9*time.Second, nominee("a", 1)).lasts(nil), "wait 1s"},
 		{"a lease without renewTime counts from when it was seen", held("x", time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.Spec.RenewTime = nil }), "wait 9s"},
 		{"expired, the holder is the best and was not heard since", held("a", 15*time.Second, nominee("a", 1), nominee("b", 2)).looked(), "ping b"},
 		{"expired, the holder is the best and was heard since", held("a", 15*time.Second, nominee("a", 1).heardAgo(fresh), nominee("b", 2)).looked(), "assign a"},
