@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kubewright/kubewright/election/internal/machine"
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // keeper keeps the LeaseCandidate of a candidate. The zero value has nothing to keep.
@@ -54,10 +55,16 @@ func (k *keeper) tell(e machine.Event) {
 	}
 }
 
-// missingCandidate reports whether a 404 says that there is no LeaseCandidate. It does so
-// also if the API server does not serve the API, and its answer names no object, but not
-// if the namespace does not exist.
-func missingCandidate(err error) bool {
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return !ok || status.Status().Details == nil || status.Status().Details.Kind != "namespaces"
+// missingCandidate returns the function that reports whether a 404 to a request says that
+// there is no LeaseCandidate with that name. It does so also if the API server does not
+// serve the API, and its answer names no object, but not if the namespace does not exist.
+// The answer to a deletion must name the object, because no later request would correct it.
+func missingCandidate(name string) func(machine.Op, error) bool {
+	return func(op machine.Op, err error) bool {
+		if op == machine.Delete {
+			return apierr.IsMissing(err, "leasecandidates", name)
+		}
+		status, ok := errors.AsType[*apierrors.StatusError](err)
+		return !ok || status.Status().Details == nil || status.Status().Details.Kind != "namespaces"
+	}
 }

@@ -51,8 +51,8 @@ type lane[T object] struct {
 	callTimeout time.Duration
 	handler     report.Handler
 	failed      func(Failed) // a hook
-	// missing reports whether a 404 says that the object does not exist.
-	missing func(error) bool
+	// missing reports whether a 404 to a request says that the object does not exist.
+	missing func(machine.Op, error) bool
 	// apply passes a fact to the core, and polls reports whether the core polls the object.
 	apply func(machine.Event)
 	polls func() bool
@@ -87,17 +87,17 @@ type answer[T object] struct {
 
 // event returns the fact that a request was answered.
 func (l *lane[T]) event(a answer[T]) machine.Answered[T] {
-	return machine.Answered[T]{Op: a.op, At: a.sent, Object: a.object, Outcome: l.outcome(a.err)}
+	return machine.Answered[T]{Op: a.op, At: a.sent, Object: a.object, Outcome: l.outcome(a.op, a.err)}
 }
 
 // outcome returns the outcome of a request.
-func (l *lane[T]) outcome(err error) machine.Outcome {
+func (l *lane[T]) outcome(op machine.Op, err error) machine.Outcome {
 	o := machine.Outcome{Answer: machine.Failed, Unsure: apierr.MayHaveCommitted(err), RetryAfter: apierr.RetryAfter(err)}
 	switch apierr.Classify(err) {
 	case apierr.None:
 		o.Answer = machine.OK
 	case apierr.NotFound:
-		if l.missing(err) {
+		if l.missing(op, err) {
 			o.Answer = machine.Missing
 		}
 	case apierr.Conflict, apierr.AlreadyExists:
@@ -222,7 +222,7 @@ func (l *lane[T]) report(op machine.Op, err error) {
 		streak, again = &l.watches, "The watch of the "+l.kind+" works again"
 	}
 	class := apierr.Classify(err)
-	missing := class == apierr.NotFound && l.missing(err)
+	missing := class == apierr.NotFound && l.missing(op, err)
 	switch {
 	case class == apierr.None:
 		streak.OK(l.ctx, again)

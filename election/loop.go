@@ -49,11 +49,11 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 	}
 	l.lease = newLane(l, "lease", c.cfg.Lease.Name, client[*coordinationv1.Lease](c.cfg.Client.Leases(c.cfg.Lease.Namespace)))
 	l.lease.failed, l.lease.apply, l.lease.polls = c.cfg.Hooks.Failed, l.apply, l.core.Polling
-	l.lease.missing = func(err error) bool { return apierr.IsMissing(err, "leases", c.cfg.Lease.Name) }
+	l.lease.missing = func(_ machine.Op, err error) bool { return apierr.IsMissing(err, "leases", c.cfg.Lease.Name) }
 	if c.cfg.Registry.native {
 		l.keeper.lane = newLane(l, "LeaseCandidate", c.identity, client[*coordinationv1beta1.LeaseCandidate](c.cfg.Registry.candidates.LeaseCandidates(c.cfg.Lease.Namespace)))
 		l.keeper.upkeep, l.keeper.check = machine.NewUpkeep(rules), c.check
-		l.keeper.apply, l.keeper.polls, l.keeper.missing = l.keeper.tell, l.keeper.upkeep.Polling, missingCandidate
+		l.keeper.apply, l.keeper.polls, l.keeper.missing = l.keeper.tell, l.keeper.upkeep.Polling, missingCandidate(c.identity)
 	}
 	return l
 }
@@ -90,7 +90,7 @@ func (l *loop) run() {
 		case a := <-l.keeper.answers:
 			l.keeper.answered(a)
 			if a.op == machine.Inquire {
-				l.apply(machine.Inquired{Name: a.name, Candidate: a.object, Outcome: l.keeper.outcome(a.err)})
+				l.apply(machine.Inquired{Name: a.name, Candidate: a.object, Outcome: l.keeper.outcome(a.op, a.err)})
 			}
 			l.keeper.report(a.op, a.err)
 		case s := <-l.keeper.sights:

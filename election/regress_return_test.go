@@ -162,12 +162,14 @@ func TestAnEmptyAnswerIsNoAnswer(t *testing.T) {
 	}
 }
 
+// pageOfAProxy is the answer of a gateway that does not reach the API server.
+func pageOfAProxy(apitest.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {"text/html"}}, Body: io.NopCloser(strings.NewReader("<html>default backend - 404</html>"))}, nil
+}
+
 // A gateway in front of the API server answers for a while with a page of its own. The
 // leader took that for the end of the Lease, and waited for LeaseDuration to claim it again.
 func TestThe404OfAProxyCostsNoTerm(t *testing.T) {
-	page := func(apitest.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {"text/html"}}, Body: io.NopCloser(strings.NewReader("<html>default backend - 404</html>"))}, nil
-	}
 	for name, tc := range map[string]struct {
 		match  apitest.Match
 		native bool
@@ -180,7 +182,7 @@ func TestThe404OfAProxyCostsNoTerm(t *testing.T) {
 			r.native = tc.native
 			a := r.start("a")
 			r.sleep(time.Minute)
-			heal := r.server.Inject(apitest.Fault{Match: tc.match, Answer: page})
+			heal := r.server.Inject(apitest.Fault{Match: tc.match, Answer: pageOfAProxy})
 			if tc.match.Verb == "" {
 				r.server.DropWatches(apitest.Match{})
 			}
@@ -203,6 +205,19 @@ func TestThe404OfAProxyCostsNoTerm(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The same page is the answer to the withdrawal of a LeaseCandidate. A coordinator would
+// ping a candidate that no longer runs.
+func TestThe404OfAProxyIsNoWithdrawal(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Minute)
+		r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "delete"}, Answer: pageOfAProxy, Times: 2})
+		if err := a.stop(); err != nil || a.record() != nil {
+			t.Errorf("Run = %v, the LeaseCandidate is %v", err, a.record())
+		}
+	})
 }
 
 // The same page is the first answer that a candidate gets.
