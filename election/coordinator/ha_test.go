@@ -97,13 +97,17 @@ func (r *ctlRig) coordinator(name string) *ctlReplica {
 
 // worker is a replica that stands for ctlLease and leaves the choice to the
 // Controller.
-func (r *ctlRig) worker(name, version string) *ctlReplica {
+func (r *ctlRig) worker(name, version string, change ...func(*election.Config)) *ctlReplica {
 	p := &ctlReplica{rig: r, name: name}
 	clients := r.server.Client(apitest.User{Name: name})
-	p.run(election.Config{
+	cfg := election.Config{
 		Client: clients.CoordinationV1(), Self: election.Peer{Identity: name, BinaryVersion: version}, Registry: election.LeaseCandidates(clients.CoordinationV1beta1()),
 		Lease: types.NamespacedName{Namespace: ctlNamespace, Name: ctlLease},
-	}, func(ctx context.Context, _ election.Term) error {
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	p.run(cfg, func(ctx context.Context, _ election.Term) error {
 		<-ctx.Done()
 		return nil
 	})
@@ -290,5 +294,29 @@ func TestAShortDurationCostsNoTerm(t *testing.T) {
 		}
 		r.want("leads", a.leading(), true)
 		r.want("told", r.told(), []string{"elected a"})
+	})(t)
+}
+
+// b begins while the Lease is assigned to a, which may wait for a leader that b has not
+// seen. So b can't lead for two minutes, and is not chosen in that time.
+func TestACandidateThatCannotLeadYetIsNotElected(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		long := func(cfg *election.Config) { cfg.Timing = election.LongOutageTiming() }
+		r.start()
+		r.server.Inject(apitest.Fault{Match: apitest.Match{User: "a", Verb: "update", Resource: "leases"}, Times: 1, Latency: 2 * time.Second})
+		a := r.worker("a", "1.37.0", long)
+		r.advance(time.Second)
+		b := r.worker("b", "1.37.0", long)
+		r.advance(5 * time.Second)
+		r.want("leads", a.leading(), true)
+		c := r.worker("c", "1.37.0", long)
+		r.advance(5 * time.Second)
+		a.stop()
+		r.advance(time.Second)
+		r.want("leads", c.leading(), true)
+		r.advance(2 * time.Minute)
+		c.stop()
+		r.advance(time.Second)
+		r.want("leads", b.leading(), true)
 	})(t)
 }

@@ -329,6 +329,7 @@ type Step = Action[*coordinationv1.Lease]
 type Candidacy struct {
 	self     spec.Peer
 	present  bool   // it should exist
+	waits    bool   // it should not be written, because a coordinator would choose the candidate
 	stopping bool   // it should not, and Run waits for its deletion
 	inquiry  string // the name of another candidate's to read; "" for none
 }

@@ -96,7 +96,7 @@ func (u *Upkeep) Next(now Instant) Action[*coordinationv1beta1.LeaseCandidate] {
 	case !a.due(now.Mono, u.retryAt):
 	case !u.want.present && u.object != nil:
 		step.Op = Delete
-	case !u.want.present, !a.due(now.Mono, at):
+	case !u.want.present, u.want.waits, !a.due(now.Mono, at):
 	case u.object == nil:
 		step.Op, step.Object = Create, desired
 	default:

@@ -21,7 +21,8 @@ import (
 // stories in upkeep.txt:
 //
 //	want FIELD=VALUE…  the LeaseCandidate should exist, with a binary or emulation version,
-//	                   a priority or a zone; a field that is not named keeps its value
+//	                   a priority or a zone; a field that is not named keeps its value;
+//	                   waits=true until the candidate may lead
 //	unwanted           it should not exist
 //	stop               Run ends
 //	ask WHO            the LeaseCandidate of WHO is to be read; without WHO none is
@@ -217,6 +218,8 @@ func (p *keeperPlayer) play(words []string) (out []string) {
 func (p *keeperPlayer) set(change string) {
 	field, value, _ := strings.Cut(change, "=")
 	switch field {
+	case "waits":
+		p.wish.waits = value == "true"
 	case "binary":
 		p.wish.self.BinaryVersion = value
 	case "emulation":
