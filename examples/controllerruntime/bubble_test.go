@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
 // cordoner marks nodes unschedulable that have not been Ready for five minutes.
@@ -91,6 +92,60 @@ func TestReconcilerInABubble(t *testing.T) {
 		if n := len(s.Requests(apitest.Match{Verb: "patch"})); n < 2 || n > 20 {
 			t.Errorf("%d writes", n)
 		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the manager ended with %v", err)
+		}
+	})
+}
+
+// The API server does not answer any more when a pod has ended. The term of this replica
+// ends, and its work must have returned when another replica may lead.
+func TestTheWorkReturnsWithinDrain(t *testing.T) {
+	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+		s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubewright"}})
+		mgr, err := ctrl.NewManager(s.Config(apitest.User{}), ctrl.Options{
+			Metrics:                metricsserver.Options{BindAddress: "0"},
+			HealthProbeBindAddress: "0",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		served, err := newSite(ctx, mgr, "n1", podsynctest.NewBackend(podsynctest.Options{}).Connect())
+		if err != nil {
+			t.Fatal(err)
+		}
+		candidate, err := served.newCandidate("example", "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := mgr.Add(always(candidate.Run)); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- mgr.Start(ctx) }()
+		s.Put(pod("web"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !running(s, "web")() || !candidate.IsLeader() {
+			t.Fatalf("the pod runs: %v, the replica leads: %v", running(s, "web")(), candidate.IsLeader())
+		}
+		heal := s.Inject(apitest.Fault{Hang: true})
+		now, grace := metav1.Now(), int64(1)
+		apitest.Edit(s, "default", "web", func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace })
+		for range 300 {
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			if err := candidate.Check(nil); err != nil {
+				t.Error(err)
+				break
+			}
+		}
+		if candidate.IsLeader() {
+			t.Error("the term goes on without a renewal")
+		}
+		heal()
 		stop()
 		if err := <-ended; err != nil {
 			t.Errorf("the manager ended with %v", err)

@@ -16,7 +16,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -77,12 +75,7 @@ func run(ctx context.Context, args []string, _ io.Writer) error {
 	}
 	serve := served.run
 	if *elect != "" {
-		candidate, err := election.New(election.Config{
-			Client: served.heartbeats.CoordinationV1(),
-			Lease:  types.NamespacedName{Namespace: "kubewright", Name: *elect},
-			Self:   election.Peer{Identity: *identity},
-			Lead:   func(ctx context.Context, _ election.Term) error { return served.run(ctx) },
-		})
+		candidate, err := served.newCandidate(*elect, *identity)
 		if err != nil {
 			return err
 		}

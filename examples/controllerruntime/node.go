@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -19,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -33,6 +36,7 @@ type site struct {
 	informer   toolscache.SharedIndexInformer
 	recorder   events.EventRecorder
 	provider   podsync.Provider
+	lastWords  time.Duration        // for the final statuses of pods when a term ends; 0 for the default
 	now        atomic.Pointer[node] // nil while this replica does not manage it
 }
 
@@ -58,6 +62,19 @@ func newSite(ctx context.Context, mgr manager.Manager, nodeName string, provider
 		nodeName: nodeName, heartbeats: heartbeats, pods: pods, informer: informer,
 		recorder: mgr.GetEventRecorder("kubewright-node"), provider: provider,
 	}, nil
+}
+
+// newCandidate returns a candidate whose work is the node.
+func (s *site) newCandidate(name, identity string) (*election.Candidate, error) {
+	timing := election.Timing{}.WithDefaults()
+	s.lastWords = timing.Drain / 2
+	return election.New(election.Config{
+		Client: s.heartbeats.CoordinationV1(),
+		Lease:  types.NamespacedName{Namespace: "kubewright", Name: name},
+		Self:   election.Peer{Identity: identity},
+		Timing: timing,
+		Lead:   func(ctx context.Context, _ election.Term) error { return s.run(ctx) },
+	})
 }
 
 // run manages the node until ctx is done. Each term has its own controllers,
@@ -120,12 +137,16 @@ func (s *site) newNode() (*node, error) {
 		},
 	})
 	n.pods, err2 = podsync.New(podsync.Config{
-		Client:        s.pods.CoreV1(),
-		NodeName:      s.nodeName,
-		Gate:          holds,
-		Informer:      s.informer,
-		Provider:      s.provider,
-		EventRecorder: s.recorder,
+		Client:   s.pods.CoreV1(),
+		NodeName: s.nodeName,
+		Gate:     holds,
+		Informer: s.informer,
+		Provider: s.provider,
+		// If the shutdown took longer than Timing.Drain and the lease could not be
+		// renewed, two replicas would manage the node. The other two controllers
+		// write nothing when they end.
+		ShutdownTimeout: s.lastWords,
+		EventRecorder:   s.recorder,
 	})
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
