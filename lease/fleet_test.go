@@ -411,6 +411,26 @@ func TestASlowGateIsWaitedForWithoutAWorker(t *testing.T) {
 	})
 }
 
+// A visit that only asks a slow gate takes nothing from the pace of renewals, which has
+// no room for two visits to each node.
+func TestSlowGatesOfAFleetDelayNoRenewal(t *testing.T) {
+	const nodes = 1000
+	fleetBubble(t, nodes, func(cfg *Config) {
+		cfg.Gate = func(context.Context, string) error {
+			time.Sleep(2 * patience)
+			return nil
+		}
+	}, func(f *fleet) {
+		f.start()
+		pass(time.Minute)
+		f.server.ResetJournal()
+		pass(time.Minute)
+		if n := len(f.server.Requests(puts)); n != 6*nodes {
+			t.Errorf("%d renewals of %d nodes in six intervals", n, nodes)
+		}
+	})
+}
+
 // An answer that a worker did not wait for is used once, and not for the next renewal.
 func TestALateAnswerIsUsedOnce(t *testing.T) {
 	var asked, slow atomic.Int64

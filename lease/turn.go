@@ -43,7 +43,7 @@ func (c *Controller) visit(ctx context.Context, nodeName string, n *node) slots.
 	if ctx.Err() != nil {
 		return slots.Next{} // answers under a dead context mean nothing
 	}
-	next := slots.Next{Wait: wait}
+	next := slots.Next{Wait: wait, Unpaced: !ok}
 	if ok {
 		c.apply(ctx, nodeName, n, plan.Asked{
 			NodeName: nodeName, Holder: c.holder(nodeName),

@@ -68,4 +68,6 @@ type Next struct {
 	Deadline time.Time
 	// Idle leaves the name alone until it is triggered. Wait does not count.
 	Idle bool
+	// Unpaced returns the token of this run, which only found that it must wait.
+	Unpaced bool
 }

@@ -16,7 +16,7 @@
 //
 // Starts are paced by a token bucket at half as much again as the steady rate,
 // so that neither a start of ten thousand nodes nor the end of an outage is a
-// storm.
+// storm. A run that sends no request, because it must wait for an answer, is not paced.
 //
 // # Order
 //

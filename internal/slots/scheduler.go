@@ -439,6 +439,9 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 	}
 	now := s.now()
 	s.running--
+	if next.Unpaced {
+		s.bucket.tokens++
+	}
 	if len(s.ready.entries)+len(s.lost.entries)+len(s.gone) > 0 {
 		s.poke() // a worker is free
 	}
