@@ -7,6 +7,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ type ctlReplica struct {
 	name   string
 	cancel context.CancelFunc
 	done   sync.WaitGroup
+	linger atomic.Int64 // for how long work goes on after its context was cancelled
 
 	mu    sync.Mutex
 	leads bool
@@ -109,6 +111,7 @@ func (r *ctlRig) worker(name, version string, change ...func(*election.Config)) 
 	}
 	p.run(cfg, func(ctx context.Context, _ election.Term) error {
 		<-ctx.Done()
+		time.Sleep(time.Duration(p.linger.Load()))
 		return nil
 	})
 	return p
@@ -318,5 +321,29 @@ func TestACandidateThatCannotLeadYetIsNotElected(t *testing.T) {
 		c.stop()
 		r.advance(time.Second)
 		r.want("leads", b.leading(), true)
+	})(t)
+}
+
+// The term of a is over, and its work ignores that. So a can't lead, and is not chosen.
+func TestACandidateWhoseWorkHangsIsNotElected(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.start()
+		var workers []*ctlReplica
+		for _, name := range []string{"a", "b", "c"} {
+			workers = append(workers, r.worker(name, "1.37.0"))
+			r.advance(time.Second)
+		}
+		r.want("leads", workers[0].leading(), true)
+		workers[0].linger.Store(int64(5 * time.Minute))
+		cutOff := apitest.Match{User: "a"}
+		answer, resume := r.server.Inject(apitest.Fault{Match: cutOff, Hang: true}), r.server.StallWatches(cutOff)
+		r.advance(time.Minute)
+		r.want("leads", workers[1].leading(), true)
+		answer()
+		resume()
+		r.advance(time.Minute)
+		workers[1].stop()
+		r.advance(ackTimeout + time.Second)
+		r.want("leads", workers[2].leading(), true)
 	})(t)
 }

@@ -215,11 +215,12 @@ func (m *Machine) Status() Status {
 // Candidacy returns the LeaseCandidate as it should be now. A candidate that does
 // not want to lead withdraws it. It does not exist before the Lease was read, or its
 // creation would be seen: otherwise an assignment over a live leader could be the first
-// observation. A candidate that can't lead before base shows no sign of life until then.
+// observation. A candidate that can't lead before base, or while the work of a term that is
+// over still runs, shows no sign of life until then.
 func (m *Machine) Candidacy(now time.Duration) Candidacy {
 	return Candidacy{
 		self: m.self, present: m.settled && !m.stopping && !m.self.LastResort && now >= m.standBackTo,
-		waits: m.phase == Standby && now < m.base, stopping: m.stopping, inquiry: m.registry.inquiry(),
+		waits: m.phase == Ended || m.phase == Standby && now < m.base, stopping: m.stopping, inquiry: m.registry.inquiry(),
 	}
 }
 
