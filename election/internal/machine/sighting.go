@@ -99,8 +99,11 @@ func isReleased(l *coordinationv1.Lease) bool {
 }
 
 // isMarked reports whether the holder of the Lease was named by a claim or a hand-over,
-// and not by an edit over another holder: the mark names the holder and its term.
-func isMarked(l *coordinationv1.Lease) bool { return l.Annotations[termAnnotation] == markOf(l) }
+// and not by an edit over another holder: the mark names the holder and its term. The
+// coordinator in the API server does not count terms, but empties acquireTime.
+func isMarked(l *coordinationv1.Lease) bool {
+	return l.Annotations[termAnnotation] == markOf(l) && l.Spec.AcquireTime != nil
+}
 
 // markOf returns the value of termAnnotation for the holder and term of a Lease.
 func markOf(l *coordinationv1.Lease) string {

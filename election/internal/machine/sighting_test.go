@@ -149,6 +149,7 @@ func TestOnlyATermOfItsOwnIsContinuedAtOnce(t *testing.T) {
 		"named over a leader":                              {true, leaseOf("x", 1, marked, name), 15 * s},
 		"named over a leader that left no mark":            {true, leaseOf("x", 1, name), 15 * s},
 		"claimed, taken by a client-go replica, and named": {true, leaseOf("me", 1, marked, again), 15 * s},
+		"claimed, given away and back by the API server":   {true, leaseOf("me", 1, marked, func(l *coordinationv1.Lease) { l.Spec.AcquireTime = nil }), 15 * s},
 		"named for a longer time":                          {true, leaseOf("me", 1, func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](60) }), 60 * s},
 	} {
 		seen := sighting{me: "me", def: 15 * s, exclusive: tc.exclusive}
