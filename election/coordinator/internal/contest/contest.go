@@ -364,7 +364,12 @@ func (c *Contest) concluded(now time.Time, e Concluded) {
 	case Conflict:
 		failures-- // the object was read again, so the first repetition need not wait
 	}
-	c.retryAt = now.Add(spec.Retry(failures, limit, c.rules.Random(), e.RetryAfter))
+	until := now.Add(spec.Retry(failures, limit, c.rules.Random(), e.RetryAfter))
+	if e.Result == Conflict && e.To.Do.OfCandidate() && known != nil {
+		known.retryAt = until // another candidate may be elected
+		return
+	}
+	c.retryAt = until
 }
 
 // Check returns an error that names a broken invariant, or nil.

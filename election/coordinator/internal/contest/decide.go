@@ -16,7 +16,11 @@ func (c *Contest) Next(now time.Time) Decision {
 	d := decider{now: now, Rules: c.rules, Contest: c}
 	d.survey()
 	next, about := d.next()
-	if next.Do == Wait && d.garbage != nil {
+	switch {
+	case next.Do != Wait:
+	case d.spins != nil:
+		next, about = Decision{Do: Unping, Why: "the candidate answers the same ping again and again"}, d.spins
+	case d.garbage != nil:
 		next, about = Decision{Do: Collect, Why: "the candidate has not been renewed for long"}, d.garbage
 	}
 	if about != nil {
@@ -101,9 +105,6 @@ func (d *decider) takesPart(c *candidate) bool {
 }
 
 func (d *decider) next() (Decision, *candidate) {
-	if d.spins != nil {
-		return Decision{Do: Unping, Why: "the candidate answers the same ping again and again"}, d.spins
-	}
 	if len(d.ballots) == 0 {
 		return Decision{}, nil
 	}

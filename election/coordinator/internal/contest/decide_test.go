@@ -259,6 +259,7 @@ func TestDecide(t *testing.T) {
 		{"one that can't be deleted is left for a while", vacant(nominee("a", 1).heardAgo(time.Hour).with(refused)), "wait 1m0s"},
 		{"one that answers the same ping again and again", held("a", fresh, nominee("a", 1).with(spinning)), "unping a"},
 		{"several that do", held("a", fresh, nominee("c", 1).with(spinning), nominee("b", 1).with(spinning), nominee("a", 1).with(spinning), nominee("d", 1).with(spinning)), "unping a"},
+		{"one that does holds up no election", vacant(nominee("a", 1).heardAgo(fresh), nominee("b", 2).with(spinning)), "assign a"},
 		{"one that does and can't be patched", held("a", fresh, nominee("a", 1).with(spinning).with(refused)), "wait 9s"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
