@@ -96,7 +96,8 @@ type Config[S any] struct {
 	// concurrent use. Default: it returns false for all devices.
 	Shared func(Device) bool
 	// Interval is the time between two passes of Run. A pass sends one GET for each
-	// claim. A claim that is gone keeps its devices for at least this time. At least 1 s.
+	// claim, and another one before it ends a claim. A claim that is gone keeps its
+	// devices for at least this time. At least 1 s.
 	// Default: DefaultInterval.
 	Interval time.Duration
 	// Name is the name of the store in logs and checks. Default: "claimstore".

@@ -47,12 +47,14 @@
 // claims for a share of a device, are exceptions.
 //
 // A claim that has ended leaves a tombstone. A call of Prepare may be delayed until after
-// Unprepare. So if Prepare is called for a claim that has ended, the store reads the claim
-// from the API server, and does nothing unless a Pod uses it.
+// Unprepare. So if Prepare is called for a claim that has ended, or that is prepared for
+// another allocation, the store reads the claim from the API server, and does nothing
+// unless a Pod uses it with the allocation of the call.
 //
 // If the machine was restarted, Config.Unprepare is called once for each claim, with the
 // phase Rebooted, and the claim ends. Run unprepares claims that no longer exist or have
-// lost their devices. It sends one GET for each claim and Interval.
+// lost their devices. It sends one GET for each claim and Interval, and another one before
+// it ends a claim.
 //
 // The state of a claim is encoded only once. If an older version of the driver only reads
 // the record, fields that a newer version has added are not lost.
@@ -77,8 +79,8 @@
 //     the claim has the phase Unreadable. Otherwise the line is appended to the file
 //     "damaged" and reported. Prepare of such a claim returns an UnreadableError until the
 //     claim was unprepared.
-//   - If the API server is away, Prepare fails for claims that have ended before, and
-//     only for these. Unprepare does not need it. Run ends no claim without an answer.
+//   - If the API server is away, Prepare fails for claims that have ended before or are
+//     prepared for another allocation, and only for these. Unprepare does not need it. Run ends no claim without an answer.
 //
 // The file is text that cat can show. The states of claims in it are not encrypted.
 //

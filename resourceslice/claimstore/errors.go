@@ -21,10 +21,10 @@ var (
 	// ErrNotAllocated is wrapped by the error of Prepare for a claim that has no
 	// device of the driver.
 	ErrNotAllocated = errors.New("no device of the driver is allocated to the claim")
-	// ErrNotInUse is wrapped by the error of Prepare for a claim that was unprepared
-	// and that, according to the API server, no Pod uses now: the call is older than
-	// Unprepare.
-	ErrNotInUse = errors.New("the claim was unprepared and is not in use")
+	// ErrNotInUse is wrapped by the error of Prepare for a claim that was unprepared, or
+	// prepared for another allocation. According to the API server, no Pod uses it now
+	// with the allocation of the call: the call is older than the record.
+	ErrNotInUse = errors.New("no Pod uses the claim with this allocation any longer")
 	// ErrNotUndone is wrapped by the error of Prepare if Config.Unprepare could not
 	// undo what an earlier attempt, an earlier allocation or an earlier boot left.
 	ErrNotUndone = errors.New("what was done for the claim before can't be undone")

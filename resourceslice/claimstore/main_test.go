@@ -39,11 +39,22 @@ type cluster struct {
 	claims map[string]*resourcev1.ResourceClaim
 	err    error
 	gets   int
+	// answered is called once, after the next answer.
+	answered func()
 }
 
 func (c *cluster) ResourceClaims(string) resourcev1client.ResourceClaimInterface { return c }
 
 func (c *cluster) Get(_ context.Context, name string, _ metav1.GetOptions) (*resourcev1.ResourceClaim, error) {
+	defer func() {
+		c.mu.Lock()
+		f := c.answered
+		c.answered = nil
+		c.mu.Unlock()
+		if f != nil {
+			f()
+		}
+	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gets++

@@ -140,7 +140,7 @@ func (s *Store[S]) pass(ctx context.Context, now func() time.Time, seen sighting
 // record.
 func (s *Store[S]) reconcile(ctx context.Context, c heldClaim, record string, phase Phase, now func() time.Time, gone map[types.UID]absence) error {
 	if phase == Rebooted {
-		return s.endAs(ctx, c, record, Rebooted)
+		return s.endAs(ctx, c, record, Rebooted, gone)
 	}
 	claim, err := s.read(ctx, c.Claim)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *Store[S]) reconcile(ctx context.Context, c heldClaim, record string, ph
 	case s.needs(claim, c, phase):
 		delete(gone, c.UID)
 	case phase == Preparing, known && now().Sub(was.since) >= s.cfg.Interval: // no container has the devices
-		return s.endAs(ctx, c, record, phase)
+		return s.endAs(ctx, c, record, phase, gone)
 	case !known:
 		gone[c.UID] = absence{record, now()} // the pass may have begun long before
 	}
@@ -174,8 +174,9 @@ func (s *Store[S]) needs(claim *resourcev1.ResourceClaim, c heldClaim, phase Pha
 }
 
 // endAs unprepares a claim unless its record or its phase has changed. It waits for a
-// call for the claim that is under way.
-func (s *Store[S]) endAs(ctx context.Context, c heldClaim, record string, phase Phase) error {
+// call for the claim that is under way. That call may have found the claim prepared, and
+// written nothing. So the API server is asked again while no call can begin.
+func (s *Store[S]) endAs(ctx context.Context, c heldClaim, record string, phase Phase, gone map[types.UID]absence) error {
 	unlock, err := s.locks.lock(ctx, claimLock(c.UID))
 	if err != nil {
 		return err
@@ -188,6 +189,16 @@ func (s *Store[S]) endAs(ctx context.Context, c heldClaim, record string, phase 
 	held, state, current, _ := s.decode(entry)
 	if entry.ID != record || current != phase {
 		return nil
+	}
+	if phase != Rebooted {
+		claim, err := s.read(ctx, c.Claim)
+		if err != nil {
+			return err
+		}
+		if s.needs(claim, held, phase) {
+			delete(gone, c.UID)
+			return nil
+		}
 	}
 	return s.undo(ctx, held, state, phase)
 }

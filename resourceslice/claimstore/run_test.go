@@ -491,7 +491,7 @@ func TestAClaimThatEndsDuringAPass(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, phase := range []Phase{Preparing, Prepared, Rebooted, Absent} {
-			if err := r.endAs(t.Context(), r.claimOf(claim), entry.ID, phase); err != nil {
+			if err := r.endAs(t.Context(), r.claimOf(claim), entry.ID, phase, r.seen.gone); err != nil {
 				t.Error(err)
 			}
 		}
@@ -586,6 +586,34 @@ func TestAClaimThatIsPreparedAgainDuringAPass(t *testing.T) {
 		}
 	}
 	r.expect("unprepare a Prepared mig-1, prepare a mig-2, unprepare x Prepared mig-0", "[a-uid] [a-uid]")
+}
+
+// TestAClaimThatIsUsedAgainDuringAPass: the pass has read that the claim has lost its
+// devices. Before it has the lock, the claim gets the same devices again, and a kubelet
+// prepares it for the next Pod, which finds it prepared.
+func TestAClaimThatIsUsedAgainDuringAPass(t *testing.T) {
+	r := newRig(t)
+	a, free := testClaim("a", "gpu-0"), testClaim("a")
+	free.Status.Allocation, free.Status.ReservedFor = nil, nil
+	now := time.Now()
+	pass := func() { r.mustPass(&now) }
+	r.mustPrepare(a, "mig-1")
+	r.api.put(free)
+	pass()
+	r.hw.did()
+	r.api.answered = func() {
+		r.api.put(a)
+		r.mustPrepare(a, "mig-2")
+	}
+	pass()
+	r.expect("", "[a-uid] [a-uid]")
+
+	// The Pod ends, and the kubelet has the whole interval again.
+	r.api.put(free)
+	pass()
+	r.expect("", "[a-uid] [a-uid]")
+	pass()
+	r.expect("unprepare a Prepared mig-1", nothing)
 }
 
 // TestARecordWithoutAnID is of an older version.

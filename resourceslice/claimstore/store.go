@@ -89,7 +89,8 @@ func open[S any](ctx context.Context, cfg Config[S], fs durable.FS, openLocks fu
 //
 // A claim that is prepared for the same allocation costs no call of f and no write.
 // What an attempt that was cut off, another allocation of the claim, or an earlier
-// boot has left is undone by Config.Unprepare before f is called.
+// boot has left is undone by Config.Unprepare before f is called. If the claim is
+// prepared for another allocation, the API server must say that it lost that one.
 //
 // Calls for one claim wait for each other, also across processes, and so do calls
 // for one device. Prepare returns a *DeviceHeldError if another claim holds one of
@@ -138,6 +139,11 @@ func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim,
 			return state, &UnreadableError{Claim: held.Claim, Err: err}
 		case phase == Prepared && s.holds(claim, held):
 			return state, nil
+		case phase == Prepared: // the call may be older than the record
+			if err := s.checkInUse(ctx, c); err != nil {
+				var none S
+				return none, err
+			}
 		}
 		if err := s.undo(ctx, held, state, phase); err != nil {
 			return state, fmt.Errorf("%w: %w", ErrNotUndone, err)

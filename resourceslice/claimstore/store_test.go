@@ -144,6 +144,7 @@ func TestWhatIsUndoneInPartIsPreparedAgain(t *testing.T) {
 func TestAnotherAllocationOfAClaimIsUndoneFirst(t *testing.T) {
 	r := newRig(t)
 	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")
+	r.api.put(testClaim("a", "gpu-1"))
 	r.mustPrepare(testClaim("a", "gpu-1"), "mig-2")
 	r.expect("prepare a mig-1, unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
 	r.mustPrepare(testClaim("b", "gpu-0"), "mig-3") // free again
@@ -238,6 +239,7 @@ func TestARecordWithoutAnAllocation(t *testing.T) {
 	a.Status.Allocation.Devices.Results[0].Request = "compute"
 	r.mustPrepare(a, "mig-2")
 	r.expect("", "[a-uid] [a-uid]")
+	r.api.put(testClaim("a", "gpu-1"))
 	r.mustPrepare(testClaim("a", "gpu-1"), "mig-2")
 	r.expect("unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
 }
@@ -347,6 +349,31 @@ func TestALateCallOfPrepareChangesNothing(t *testing.T) {
 	if _, err := r.prepare(b, "mig-3"); !errors.Is(err, ErrNotInUse) {
 		t.Errorf("%v, want ErrNotInUse", err)
 	}
+}
+
+// TestALateCallForAFormerAllocationChangesNothing: the claim was prepared for the next
+// allocation in the meantime, and a Pod uses it.
+func TestALateCallForAFormerAllocationChangesNothing(t *testing.T) {
+	r := newRig(t)
+	former, a := testClaim("a", "gpu-0"), testClaim("a", "gpu-1")
+	r.mustPrepare(former, "mig-1")
+	if err := r.unprepare(former); err != nil {
+		t.Fatal(err)
+	}
+	r.api.put(a)
+	r.mustPrepare(a, "mig-2")
+	r.hw.did()
+	if _, err := r.prepare(former, "mig-3"); !errors.Is(err, ErrNotInUse) {
+		t.Errorf("%v, want ErrNotInUse", err)
+	}
+	away := errors.New("connection refused")
+	r.api.fail(away)
+	if _, err := r.prepare(former, "mig-3"); !errors.Is(err, away) {
+		t.Errorf("%v, want %v", err, away)
+	}
+	r.expect("", "[a-uid] [a-uid]")
+	r.mustPrepare(a, "mig-4") // without the API server
+	r.expect("", "[a-uid] [a-uid]")
 }
 
 func TestACallThatWasGivenUpChangesNothing(t *testing.T) {
