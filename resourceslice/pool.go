@@ -90,10 +90,7 @@ func (p *pool) local() bool { return p.want == nil || p.want.nodeName != "" }
 func (p *pool) isGone() bool { return p.state.Gone() }
 
 // wait returns how long a pool must wait.
-func (p *pool) wait() time.Duration {
-	_, wait := p.state.Next(time.Now())
-	return wait
-}
+func (p *pool) wait() time.Duration { return p.state.Next(time.Now()) }
 
 // update changes the status and wakes all Waits.
 func (p *pool) update(change func(*Status)) {

@@ -297,13 +297,9 @@ func (e Answered) apply(s *State, _ time.Time) error {
 	return nil
 }
 
-// Next returns whether the pool must be reconciled, and after what wait.
-func (s *State) Next(now time.Time) (due bool, wait time.Duration) {
-	if s.phase == Idle {
-		return !s.Gone(), 0 // a worker that is asked finds out whether something differs
-	}
-	return true, max(0, s.next.Sub(now))
-}
+// Next returns the time until the pool must be reconciled. It is 0 for one that is idle: a
+// worker that is asked finds out whether something differs.
+func (s *State) Next(now time.Time) time.Duration { return max(0, s.next.Sub(now)) }
 
 // LostCreate reports whether a create may still be carried out.
 func (s *State) LostCreate(now time.Time) bool { return now.Sub(s.lostCreate) < LateWrites }

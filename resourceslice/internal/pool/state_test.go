@@ -111,11 +111,10 @@ func (st *story) do(words []string) (string, error) {
 	case "answered":
 		return "", st.apply(Answered{words[0]})
 	case "next":
-		due, d := st.s.Next(st.now)
-		if !due {
+		if st.s.Gone() {
 			return "gone", nil
 		}
-		return wait(string(st.s.Phase()), d), nil
+		return wait(string(st.s.Phase()), st.s.Next(st.now)), nil
 	case "turn":
 		turn, d := st.s.Turn(st.now, has(&words, "elsewhere"))
 		return wait([]string{"publish", "wait", "ask"}[turn], d), nil
@@ -201,8 +200,8 @@ func TestAnyOrderOfEventsKeepsTheInvariants(t *testing.T) {
 			if err := st.apply(e); err != nil && !strings.HasPrefix(err.Error(), "resourceslice: ") {
 				t.Fatalf("seed %d, step %d, %#v: %v", seed, step, e, err)
 			}
-			if due, wait := st.s.Next(st.now); due == st.s.Gone() && st.s.Phase() == Idle || wait < 0 || wait > time.Hour {
-				t.Fatalf("seed %d, step %d, %#v: next %v, %v in %+v", seed, step, e, due, wait, *st.s)
+			if wait := st.s.Next(st.now); wait > 0 && st.s.Phase() == Idle || wait > time.Hour {
+				t.Fatalf("seed %d, step %d, %#v: next %v in %+v", seed, step, e, wait, *st.s)
 			}
 			if turn, wait := st.s.Turn(st.now, rng.IntN(2) == 0); wait > maxAsk || (turn == Wait) != (wait > 0) {
 				t.Fatalf("seed %d, step %d, %#v: turn %v, %v in %+v", seed, step, e, turn, wait, *st.s)
