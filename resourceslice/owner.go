@@ -6,6 +6,7 @@ package resourceslice
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 // The controller calls it before the first write. It calls it again after another client
 // deleted slices, and before it creates a pool if the last call was more than a minute ago,
 // because the owner may have been re-created with another UID. No
-// slice is created while it returns an error. An error for which
+// slice that needs its answer is created while it returns an error. An error for which
 // [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is true means that the owner
 // does not exist yet, and is not reported. A panic is an error. It must return when ctx
 // is done, which is after ten seconds.
@@ -47,10 +48,15 @@ func NodeOwner(nodes corev1client.NodeInterface, name string) OwnerFunc {
 	}
 }
 
-// ownerAge is the age of an answer of Owner that is too old for a new pool.
-const ownerAge = time.Minute
+const (
+	// anyAge is for pools with slices: if the owner was replaced, the garbage collector
+	// deletes them, and the event brings a doubt.
+	anyAge = time.Duration(math.MaxInt64)
+	// newPoolAge is for pools without slices, which bring no such event.
+	newPoolAge = time.Minute
+)
 
-// ownerCache calls an OwnerFunc if necessary, once for all workers.
+// ownerCache calls an OwnerFunc if necessary, one call at a time for all workers.
 type ownerCache struct {
 	source OwnerFunc
 	turn   chan struct{} // has a token while a worker calls source
@@ -63,10 +69,14 @@ type knownOwner struct {
 	at  time.Time
 }
 
-// get returns the reference, or nil if slices have no owner.
-func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.OwnerReference, error) {
+// get returns the reference, or nil if slices have no owner. It calls source if no answer
+// is known that is at most so old.
+func (o *ownerCache) get(ctx context.Context, timeout, age time.Duration) (*metav1.OwnerReference, error) {
 	if o.source == nil {
 		return nil, nil
+	}
+	if ref := o.last(age); ref != nil {
+		return ref, nil
 	}
 	select {
 	case o.turn <- struct{}{}:
@@ -74,8 +84,8 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if known := o.known.Load(); known != nil {
-		return &known.ref, nil
+	if ref := o.last(age); ref != nil {
+		return ref, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -92,10 +102,10 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 // the garbage collector because the owner is gone.
 func (o *ownerCache) doubt() { o.known.Store(nil) }
 
-// expire makes the next get call source if the last answer is old. Without a slice there is
-// none that the garbage collector would delete if the owner was replaced.
-func (o *ownerCache) expire() {
-	if known := o.known.Load(); known != nil && time.Since(known.at) > ownerAge {
-		o.known.CompareAndSwap(known, nil)
+// last returns the last answer if it is at most so old, or nil.
+func (o *ownerCache) last(age time.Duration) *metav1.OwnerReference {
+	if known := o.known.Load(); known != nil && time.Since(known.at) <= age {
+		return &known.ref
 	}
+	return nil
 }

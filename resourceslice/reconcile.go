@@ -341,11 +341,12 @@ func (j *job) askOwner() error {
 	if j.isHalf() {
 		ctx = j.c.outlives // the pool is completed when Run ends
 	}
+	age := anyAge
 	if len(j.live) == 0 {
-		j.c.owner.expire()
+		age = newPoolAge
 	}
 	var err error
-	j.owner, err = j.c.owner.get(ctx, callTimeout)
+	j.owner, err = j.c.owner.get(ctx, callTimeout, age)
 	return err
 }
 

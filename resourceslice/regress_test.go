@@ -103,6 +103,29 @@ func TestDeleteThatLandsLate(t *testing.T) {
 	})
 }
 
+// TestANewPoolWaitsAloneForItsOwner: the Node is read again before a pool is created, and
+// the answer does not come. Other pools have slices, and need no answer.
+func TestANewPoolWaitsAloneForItsOwner(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.expect("the first publish", 1, 0, 0)
+		r.settle(2 * time.Minute)
+		restore := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "nodes"}, Hang: true})
+		other := resourceslice.PoolID{Driver: driver, Name: "new"}
+		if err := r.c.Set(other, pools(device(2, "a"))); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(100 * time.Millisecond)
+		r.set(pools(device(1, "b")))
+		r.settle(time.Second)
+		r.expect("a change of a pool that is there", 0, 1, 0)
+		restore()
+		r.settle(time.Minute)
+		r.expect("the new pool", 1, 0, 0)
+	})
+}
+
 // TestWatchesEndWithTheirPools: each pool of a cluster that a controller of a
 // node has published left a watch behind, and a status.
 func TestWatchesEndWithTheirPools(t *testing.T) {

@@ -323,7 +323,7 @@ func (s *session) removeUnnamed() {
 	if len(named) == 0 || !s.known.Load() {
 		return
 	}
-	owner, err := s.c.owner.get(s.ctx, callTimeout)
+	owner, err := s.c.owner.get(s.ctx, callTimeout, anyAge)
 	if err != nil {
 		if _, panicked := errors.AsType[*callback.PanicError](err); panicked {
 			s.owning.Fail(s.ctx, s.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: %w", err), "Failed to get the owner of ResourceSlices")
