@@ -262,9 +262,12 @@ func (j *job) yield() result {
 		j.c.apply(j.p, core.Found{Writer: rec.writer()})
 	}
 	above := j.p.state.Above()
-	at := slices.IndexFunc(others, func(rec *record) bool { return rec.writer().ID == above.ID })
-	do, wait := j.p.state.Turn(time.Now(), at >= 0)
 	j.self = j.p.state.Self()
+	elsewhere := slices.ContainsFunc(others, func(rec *record) bool {
+		w := rec.writer()
+		return w.ID == above.ID || w.Asks && w.ID == j.self.ID // asked for another pool
+	})
+	do, wait := j.p.state.Turn(time.Now(), elsewhere)
 	j.c.mu.Unlock()
 	switch {
 	case do == core.Publish:

@@ -412,6 +412,41 @@ func TestAPoolThatTheNewerInstanceRemovesStaysRemoved(t *testing.T) {
 	}
 }
 
+// TestPoolsThatTheNewerInstanceRemovesTogetherStayRemoved: it has another pool, by which the
+// older one asks whether it lives, for each of them.
+func TestPoolsThatTheNewerInstanceRemovesTogetherStayRemoved(t *testing.T) {
+	for _, between := range []time.Duration{0, 10 * time.Millisecond, 2 * time.Second} {
+		t.Run(between.String(), func(t *testing.T) {
+			bubble(t, func(older *rig) {
+				older.consumer.remove()
+				older.start()
+				older.setEach("a", "stays", "x", "y", "z")
+				older.settle(time.Minute)
+				newer := &rig{T: older.T, s: older.s, consumer: older.consumer, user: admin}
+				newer.start()
+				newer.settle(time.Second)
+				newer.setEach("b", "stays", "x", "y", "z")
+				newer.settle(2 * time.Second)
+				for _, name := range []string{"x", "y", "z"} {
+					newer.remove(name)
+					newer.settle(between)
+				}
+				for i := range 6000 {
+					newer.settle(100 * time.Millisecond)
+					if got, want := newer.offers(), "stays-b"; got != want {
+						t.Fatalf("there is %q after %v, want %q", got, time.Duration(i)*100*time.Millisecond, want)
+					}
+				}
+				newer.halt()
+				older.settle(12 * time.Minute)
+				if got, want := older.offers(), "stays-a x-a y-a z-a"; got != want {
+					t.Errorf("there is %q after the newer instance has ended, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
 // TestAQuestionOfADeadInstanceIsAnsweredOnce: the process that asked is gone.
 func TestAQuestionOfADeadInstanceIsAnsweredOnce(t *testing.T) {
 	bubble(t, func(r *rig) {
