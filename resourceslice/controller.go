@@ -50,8 +50,9 @@ type Controller struct {
 	outlives context.Context
 
 	mu      sync.Mutex
-	self    core.Instance // the same one for all pools
-	since   string        // the resource version of the first list
+	self    core.Instance      // the same one for all pools
+	since   string             // the resource version of the first list
+	ahead   map[string]*record // written before since, by an instance that may be a newer sibling
 	pools   map[PoolID]*pool
 	named   map[string]map[string]bool               // by driver: the pools of the last SetAll
 	queue   workqueue.TypedDelayingInterface[PoolID] // nil unless running
@@ -75,6 +76,7 @@ func New(cfg Config) (*Controller, error) {
 		tokens:   make(chan struct{}, concurrency),
 		view:     view{slices: map[string]*entry{}},
 		owner:    ownerCache{source: cfg.Owner, turn: make(chan struct{}, 1)},
+		ahead:    make(map[string]*record),
 		pools:    make(map[PoolID]*pool),
 		named:    make(map[string]map[string]bool),
 	}, nil
@@ -344,15 +346,28 @@ func (c *Controller) heard(of PoolID, writer core.Instance) {
 	}
 }
 
-// follow makes this process newer than the writers of listed slices that were written
-// before its first list. Those that were written later may be of a newer instance. c.mu
-// must be held.
+// follow makes this process newer than the siblings that wrote listed slices before its
+// first list. Those that were written later may be of a newer instance. c.mu must be held.
 func (c *Controller) follow(records []*record) {
 	for _, rec := range records {
-		if !newer(rec.ResourceVersion, c.since) {
-			c.self.Follow(rec.writer())
+		if w := rec.writer(); !newer(rec.ResourceVersion, c.since) && w.IsSiblingOf(c.self) && w.At >= c.self.At {
+			c.ahead[rec.Name] = rec
 		}
 	}
+	c.order(nil)
+}
+
+// order makes this process newer than the siblings that wrote the slices in c.ahead. owner is
+// nil if it is not known yet: slices that may be another owner's stay until it is. c.mu must
+// be held.
+func (c *Controller) order(owner *metav1.OwnerReference) {
+	maps.DeleteFunc(c.ahead, func(_ string, rec *record) bool {
+		isForeign := c.isForeign(rec, owner)
+		if !isForeign {
+			c.self.Follow(rec.writer())
+		}
+		return !isForeign || owner != nil || c.cfg.Owner == nil
+	})
 }
 
 // Wait blocks until the API server has the pool as of the latest Set or Remove

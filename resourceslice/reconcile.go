@@ -256,6 +256,7 @@ func (j *job) removed() {
 func (j *job) yield() result {
 	others := j.others()
 	j.c.mu.Lock()
+	j.c.order(j.owner)
 	e, ok := j.p.status.Err.(*ContendedError) //nolint:errorlint // an own error
 	isKnown, was := ok && e.Newer, j.p.state.Above()
 	for _, rec := range slices.Concat(j.live, others) {
@@ -333,10 +334,12 @@ func (j *job) ask(above core.Instance, of []*record) error {
 	return nil
 }
 
-// isForeign reports whether a slice belongs to another owner. A slice of the
+func (j *job) isForeign(rec *record) bool { return j.c.isForeign(rec, j.owner) }
+
+// isForeign reports whether a slice belongs to another owner than owner. A slice of the
 // controller's node does not, whatever its owner.
-func (j *job) isForeign(rec *record) bool {
-	return (rec.nodeName == "" || rec.nodeName != j.c.cfg.NodeName) && rec.otherOwner(j.owner) != nil
+func (c *Controller) isForeign(rec *record, owner *metav1.OwnerReference) bool {
+	return (rec.nodeName == "" || rec.nodeName != c.cfg.NodeName) && rec.otherOwner(owner) != nil
 }
 
 func (j *job) askOwner() error {

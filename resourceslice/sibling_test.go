@@ -13,6 +13,7 @@ import (
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/resourceslice"
@@ -238,6 +239,34 @@ func named(v string, names ...string) map[string]resourceslice.Pool {
 		all[name] = pools(device(1, v))
 	}
 	return all
+}
+
+// TestASliceOfAnotherOwnerOrdersNoSiblings: the clock of another node is ahead. Only the
+// older instance has seen the slice that the program on that node published for the cluster.
+func TestASliceOfAnotherOwnerOrdersNoSiblings(t *testing.T) {
+	bubble(t, func(older *rig) {
+		older.user = admin
+		older.consumer.tolerate(true)
+		theirs := live("s1", 1, 1, device(1, "theirs"))
+		theirs.Spec.Pool.Name, theirs.Spec.NodeName, theirs.Spec.AllNodes = "theirs", nil, new(true)
+		theirs.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n2", UID: "n2"}}
+		theirs.Annotations = map[string]string{"resourceslice.kubewright.dev/instance": fmt.Sprintf("kubewright-resourceslice/%d/ffffffff", time.Now().Add(24*time.Hour).UnixMilli())}
+		older.s.Put(theirs)
+		older.start()
+		older.setAll("a")
+		older.settle(time.Minute)
+		apitest.Delete[sliceType](older.s, "", theirs.Name)
+		newer := &rig{T: older.T, s: older.s, consumer: older.consumer, user: admin}
+		newer.start()
+		newer.settle(time.Second)
+		older.setAll("a", "x")
+		newer.setAll("b", "x")
+		older.settle(10 * time.Second)
+		if got, want := older.offers(), "x-b"; got != want {
+			t.Errorf("there is %q, want %q", got, want)
+		}
+		newer.halt()
+	})
 }
 
 // setAll makes pools of one device, and no others, the desired ones.
