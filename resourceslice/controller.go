@@ -196,8 +196,10 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference, managed bo
 		return false // perhaps with this slice
 	case p == nil || p.isGone():
 		klog.FromContext(c.outlives).Info("Removing a pool that the driver no longer has", "driver", rec.id.Driver, "pool", rec.id.Name)
-		p = newPool(rec.id, core.New(&c.self, c.cfg.MinInterval))
-		c.pools[rec.id] = p
+		if p == nil {
+			p = newPool(rec.id, core.New(&c.self, c.cfg.MinInterval))
+			c.pools[rec.id] = p
+		}
 	case !isClusters || p.cluster:
 		return true
 	}
@@ -236,7 +238,9 @@ func (c *Controller) Remove(id PoolID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.pools[id]; p != nil && p.isGone() {
-		delete(c.pools, id) // another client may have created it again
+		c.set(p, nil, true) // another client may have created it again
+		c.enqueue(id, 0)
+		return nil
 	}
 	c.want(id, nil, true)
 	return nil

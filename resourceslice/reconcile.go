@@ -466,7 +466,7 @@ func (j *job) finish(done *Published) {
 	if p.status.Published != p.status.Revision {
 		return // Set has scheduled it
 	}
-	if p.cluster && !slices.ContainsFunc(j.live, func(rec *record) bool { return rec.nodeName == "" }) {
+	if p.cluster && p.want != nil && !slices.ContainsFunc(j.live, func(rec *record) bool { return rec.nodeName == "" }) {
 		p.cluster = false
 		j.s.poke() // a watch may be of no use
 	}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -127,7 +128,8 @@ func TestANewPoolWaitsAloneForItsOwner(t *testing.T) {
 }
 
 // TestWatchesEndWithTheirPools: each pool of a cluster that a controller of a
-// node has published left a watch behind, and a status.
+// node has published left a watch behind, and a status. The watch lasts for ten minutes
+// after the pool is removed, because an older instance may create it again.
 func TestWatchesEndWithTheirPools(t *testing.T) {
 	for _, byNode := range []bool{true, false} {
 		bubble(t, func(r *rig) {
@@ -159,6 +161,16 @@ func TestWatchesEndWithTheirPools(t *testing.T) {
 						t.Fatal(err)
 					}
 					r.settle(time.Second)
+					r.s.ResetJournal()
+					r.c.Remove(id)
+					if err := r.c.Wait(r.Context(), id); err != nil {
+						t.Fatal(err)
+					}
+					r.settle(time.Second)
+					if n := len(r.s.Requests(apitest.Match{Func: func(q apitest.Request) bool { return strings.Contains(q.FieldSelector, id.Driver) }})); n > 0 {
+						t.Errorf("%d requests to remove what is gone", n)
+					}
+					r.settle(11 * time.Minute)
 					if n := requests.OpenWatches(r.s, match); n != before {
 						t.Errorf("%d watches after a pool, %d before", n, before)
 					}

@@ -125,9 +125,9 @@ func (s *session) run() {
 	defer beat.Stop()
 	begin, isNewest := time.Now(), s.version.Name == versions.Names[0]
 	for s.ctx.Err() == nil && !s.gone.Load() && (isNewest || time.Since(begin) < upgradeInterval) {
+		s.c.purge()
 		s.watch()
 		s.removeUnnamed()
-		s.c.purge()
 		s.c.progress.Beat()
 		select {
 		case <-s.ctx.Done():
@@ -186,9 +186,8 @@ func (s *session) needed() (scopes []scope) {
 		scopes = append(scopes, s.c.scopesOf(PoolID{Driver: driver}, false, false)...)
 	}
 	for id, p := range s.c.pools {
-		if !p.isGone() {
-			scopes = append(scopes, s.c.scopesOf(id, p.cluster, !s.noPool.Load())...)
-		}
+		// Those that are gone too, until purge: an older instance may create them again.
+		scopes = append(scopes, s.c.scopesOf(id, p.cluster, !s.noPool.Load())...)
 	}
 	return scopes
 }

@@ -405,39 +405,58 @@ func TestVersionsOfAProgramHaveOtherPools(t *testing.T) {
 // TestAPoolThatTheNewerInstanceRemovesStaysRemoved: it publishes nothing else that would
 // tell the older one that it is there. The older one creates the pool again and again.
 func TestAPoolThatTheNewerInstanceRemovesStaysRemoved(t *testing.T) {
-	for _, together := range []time.Duration{0, 1500 * time.Millisecond, 10 * time.Minute, time.Hour} {
-		t.Run(together.String(), func(t *testing.T) {
-			bubble(t, func(older *rig) {
-				older.consumer.remove()
-				older.start()
-				older.setEach("a", "x")
-				older.settle(time.Minute)
-				newer := &rig{T: older.T, s: older.s, consumer: older.consumer, user: admin}
-				newer.start()
-				newer.settle(time.Second)
-				newer.remove("x")
-				newer.settle(together)
-				older.halt()
-				newer.settle(6 * time.Minute)
-				if got := newer.offers(); got != "" {
-					t.Errorf("there is %q after the older instance has ended", got)
-				}
-				x := resourceslice.PoolID{Driver: driver, Name: "x"}
-				if s, ok := newer.c.Status(x); ok {
-					t.Errorf("status %+v", s)
-				}
-				for _, err := range append(older.reported(), newer.reported()...) {
-					if _, ok := errors.AsType[*resourceslice.ContendedError](err); !ok {
-						t.Errorf("reported %v", err)
+	ofCluster := pools(device(1, "a"))
+	ofCluster.Nodes.AllNodes = true
+	for name, tc := range map[string]struct {
+		p      resourceslice.Pool
+		config func(*resourceslice.Config)
+	}{
+		"of a node":                    {pools(device(1, "a")), func(*resourceslice.Config) {}},
+		"of the cluster":               {ofCluster, func(cfg *resourceslice.Config) { cfg.NodeName, cfg.Owner = "", nil }},
+		"of the cluster, from a node":  {ofCluster, func(*resourceslice.Config) {}},
+		"of the cluster, by one watch": {ofCluster, func(cfg *resourceslice.Config) { cfg.NodeName, cfg.Owner, cfg.Driver = "", nil, driver }},
+	} {
+		for _, together := range []time.Duration{0, 1500 * time.Millisecond, 10 * time.Minute, time.Hour} {
+			t.Run(name+" "+together.String(), func(t *testing.T) {
+				bubble(t, func(older *rig) {
+					older.consumer.remove()
+					older.user = admin
+					older.start(tc.config)
+					x := resourceslice.PoolID{Driver: driver, Name: "x"}
+					if err := older.c.Set(x, tc.p); err != nil {
+						t.Fatal(err)
 					}
-				}
-				newer.settle(11 * time.Minute)
-				if err := newer.c.Wait(newer.Context(), x); !errors.Is(err, resourceslice.ErrUnknownPool) {
-					t.Errorf("Wait for a pool that was removed long ago: %v", err)
-				}
-				newer.halt()
+					older.settle(time.Minute)
+					newer := &rig{T: older.T, s: older.s, consumer: older.consumer, user: admin}
+					newer.start(tc.config)
+					newer.settle(time.Second)
+					if err := newer.c.Set(x, tc.p); err != nil { // a node removes no other pool of the cluster
+						t.Fatal(err)
+					}
+					newer.settle(2 * time.Second)
+					newer.remove("x")
+					newer.settle(together)
+					older.halt()
+					newer.settle(6 * time.Minute)
+					if got := newer.offers(); got != "" {
+						t.Errorf("there is %q after the older instance has ended", got)
+					}
+					if s, ok := newer.c.Status(x); ok {
+						t.Errorf("status %+v", s)
+					}
+					for _, err := range append(older.reported(), newer.reported()...) {
+						if _, ok := errors.AsType[*resourceslice.ContendedError](err); !ok {
+							t.Errorf("reported %v", err)
+						}
+					}
+					newer.settle(11 * time.Minute)
+					if err := newer.c.Wait(newer.Context(), x); !errors.Is(err, resourceslice.ErrUnknownPool) {
+						t.Errorf("Wait for a pool that was removed long ago: %v", err)
+					}
+					newer.halt()
+				})
 			})
-		})
+		}
 	}
 }
 
