@@ -7,12 +7,17 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/events"
+	netutils "k8s.io/utils/net"
 
 	"github.com/kubewright/kubewright/internal/enum"
 	"github.com/kubewright/kubewright/internal/lifecycle"
@@ -109,8 +114,9 @@ type Config struct {
 	// every node begins, before the setters run. The spec, such as taints and
 	// providerID, ownerReferences and finalizers have an effect only when the Node is
 	// created. The name must be empty or NodeName. There must be no Ready condition,
-	// because health checks decide about it. New rejects labels, annotations, taints and
-	// parts of the status that the API server would refuse. It does not validate the rest.
+	// because health checks decide about it. New rejects labels, annotations, owners,
+	// finalizers, taints, Pod CIDRs and parts of the status that the API server would
+	// refuse. It does not validate the rest.
 	// Default: an empty Node.
 	Template *corev1.Node
 	// KeepTaints are taints that every node must have. The Node is created with them,
@@ -336,6 +342,7 @@ func (cfg *Config) checkTemplate() field.ErrorList {
 			"node credentials may not change the taints of a Node that exists (NodeRestriction): use Template, or other credentials"))
 	}
 	problems = append(problems, refused(path, template.DeepCopy(), cfg.NodeCredentials)...)
+	problems = append(problems, checkCreation(path, template)...)
 	problems = append(problems, refused(field.NewPath("KeepTaints"), &corev1.Node{Spec: corev1.NodeSpec{Taints: slices.Clone(cfg.KeepTaints)}}, false)...)
 	//lint:ignore SA1019 NodeRestriction still refuses it
 	if cfg.NodeCredentials && template.Spec.ConfigSource != nil {
@@ -348,6 +355,35 @@ func (cfg *Config) checkTemplate() field.ErrorList {
 	}
 	if err := status.CheckConditions(template.Status.Conditions); err != nil {
 		problems = append(problems, field.Invalid(path.Child("Status", "Conditions"), len(template.Status.Conditions), err.Error()))
+	}
+	return problems
+}
+
+// checkCreation returns the problems of fields that have an effect only when the Node is
+// created. Otherwise New would succeed, and each registration fail.
+func checkCreation(path *field.Path, template *corev1.Node) field.ErrorList {
+	problems := apivalidation.ValidateOwnerReferences(template.OwnerReferences, path.Child("OwnerReferences"))
+	at := path.Child("Finalizers")
+	problems = append(problems, apivalidation.ValidateFinalizers(template.Finalizers, at)...)
+	for i, name := range template.Finalizers {
+		isStandard := slices.Contains([]string{string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}, name)
+		if !strings.Contains(name, "/") && !isStandard {
+			problems = append(problems, field.Invalid(at.Index(i), name, "must have a domain, as in example.com/name"))
+		}
+	}
+	at = path.Child("Spec", "PodCIDRs")
+	cidrs := template.Spec.PodCIDRs
+	switch first := template.Spec.PodCIDR; {
+	case len(cidrs) == 0 && first != "":
+		cidrs = []string{first}
+	case first != "" && first != cidrs[0]:
+		problems = append(problems, field.Invalid(at.Index(0), cidrs[0], "must be PodCIDR, which is "+first))
+	}
+	for i, cidr := range cidrs {
+		problems = append(problems, validation.IsValidCIDRForLegacyField(at.Index(i), cidr, false, nil)...)
+	}
+	if dual, err := netutils.IsDualStackCIDRStrings(cidrs); err == nil && len(cidrs) > 1 && (!dual || len(cidrs) > 2) {
+		problems = append(problems, field.Invalid(at, cidrs, "must be at most one for each IP family"))
 	}
 	return problems
 }

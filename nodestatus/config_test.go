@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
@@ -95,6 +96,26 @@ func TestNewReportsEveryProblemByItsField(t *testing.T) {
 			c.Template = template()
 			c.Template.Spec.Taints = []corev1.Taint{{Key: "", Effect: "Sometimes"}, {Key: "a", Effect: "Sometimes"}}
 		}), []string{"Template: Forbidden: taint :Sometimes", "Template: Forbidden: taint a:Sometimes: has the effect"}},
+		{"owners", ok(func(c *Config) {
+			c.Template = template()
+			c.Template.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Machine", Name: "m"}}
+		}), []string{"Template.OwnerReferences[0].uid: Required value"}},
+		{"finalizers", ok(func(c *Config) {
+			c.Template = template()
+			c.Template.Finalizers = []string{"example.com/a", "orphan", "a b", "mine"}
+		}), []string{`Template.Finalizers: Invalid value: "a b"`, `Template.Finalizers[3]: Invalid value: "mine"`}},
+		{"Pod CIDRs", ok(func(c *Config) {
+			c.Template = template()
+			c.Template.Spec.PodCIDR, c.Template.Spec.PodCIDRs = "10.0.1.0/24", []string{"10.0.0.0/24", "10.0.0.0/33", "fd00::/64"}
+		}), []string{"Template.Spec.PodCIDRs[0]: Invalid value", "Template.Spec.PodCIDRs[1]: Invalid value"}},
+		{"a Pod CIDR", ok(func(c *Config) {
+			c.Template = template()
+			c.Template.Spec.PodCIDR = "10.0.0.0"
+		}), []string{"Template.Spec.PodCIDRs[0]: Invalid value"}},
+		{"Pod CIDRs of one family", ok(func(c *Config) {
+			c.Template = template()
+			c.Template.Spec.PodCIDRs = []string{"10.0.0.0/24", "10.0.1.0/24"}
+		}), []string{"Template.Spec.PodCIDRs: Invalid value", "at most one for each IP family"}},
 		{"taints to keep", ok(func(c *Config) {
 			c.KeepTaints = []corev1.Taint{{Key: "", Effect: "Sometimes"}, {Key: "a", Effect: "Sometimes"}}
 		}), []string{"KeepTaints: Forbidden: taint :Sometimes", "KeepTaints: Forbidden: taint a:Sometimes: has the effect"}},
@@ -129,6 +150,27 @@ func TestNewReportsEveryProblemByItsField(t *testing.T) {
 				t.Errorf("%T is no aggregate", err)
 			}
 		})
+	}
+}
+
+// TestNewAcceptsWhatTheAPIServerAccepts: fields that have an effect only at the creation.
+func TestNewAcceptsWhatTheAPIServerAccepts(t *testing.T) {
+	for name, edit := range map[string]func(*corev1.Node){
+		"an owner": func(n *corev1.Node) {
+			n.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Machine", Name: "m", UID: "u"}}
+		},
+		"finalizers": func(n *corev1.Node) { n.Finalizers = []string{"example.com/a", "orphan"} },
+		"a Pod CIDR": func(n *corev1.Node) { n.Spec.PodCIDR = "10.0.0.0/24" },
+		"Pod CIDRs":  func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.0.0.0/24", "fd00::/64"} },
+		"both of them": func(n *corev1.Node) {
+			n.Spec.PodCIDR, n.Spec.PodCIDRs = "fd00::/64", []string{"fd00::/64", "10.0.0.0/24"}
+		},
+	} {
+		tmpl := template()
+		edit(tmpl)
+		if _, err := New(Config{Client: noClient{}, NodeName: node1, Template: tmpl}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
