@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"sync"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -55,13 +56,23 @@ func (s *Server) certificate(ctx context.Context) (*tls.Config, func(), error) {
 			return certificate
 		}
 	case c.Dir != "":
-		manager, err := s.rotation(ctx)
-		if err != nil {
+		renewal := &renewal{make: func() (certificate.Manager, error) { return s.rotation(ctx) }}
+		if err := renewal.begin(); err != nil {
 			return nil, nil, fmt.Errorf("nodeapi: serving certificates of the signer %s: %w", certificatesv1.KubeletServingSignerName, err)
 		}
-		manager.Start()
-		stop = manager.Stop
-		current = func(context.Context) *tls.Certificate { return manager.Current() }
+		following, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			renewal.follow(following, func(err error) {
+				s.report(ctx, err, "The time of the next serving certificate can't be computed again after a step of the clock")
+			})
+		}()
+		stop = func() {
+			cancel()
+			<-ended
+		}
+		current = func(context.Context) *tls.Certificate { return renewal.current() }
 	}
 	self := &cached[*tls.Certificate]{maxAge: selfSignedAge, load: s.selfSigned}
 	// serving returns the certificate for a new connection.
@@ -109,6 +120,77 @@ func (s *Server) certificateUsed(ctx context.Context, c *tls.Certificate, selfSi
 		}
 	}
 	s.call(ctx, func() { s.cfg.Hooks.Certificate(CertificateUsed{NotAfter: leaf.NotAfter, SelfSigned: selfSigned}) })
+}
+
+// clockStep is the step of the clock after which a renewal is planned again, and the time
+// between two looks at the clock.
+const clockStep = time.Minute
+
+// A renewal has the manager that renews a certificate. The manager waits for the time of the
+// next certificate with a timer. A timer stands still while the machine is suspended, and
+// does not follow a clock that is set. So another manager takes its place after that.
+type renewal struct {
+	make func() (certificate.Manager, error)
+
+	mu      sync.Mutex
+	manager certificate.Manager
+	late    time.Duration // of its timer, by the clock
+}
+
+// begin starts a manager in place of the present one.
+func (r *renewal) begin() error {
+	next, err := r.make()
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.manager != nil {
+		r.manager.Stop()
+	}
+	r.manager, r.late = next, 0
+	next.Start()
+	return nil
+}
+
+// follow looks at the clock until ctx is done, and then stops the manager.
+func (r *renewal) follow(ctx context.Context, failed func(error)) {
+	look := time.NewTicker(clockStep)
+	defer look.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.manager.Stop()
+			return
+		case <-look.C:
+		}
+		now := time.Now()
+		if err := r.passed(now.Sub(last), now.Round(0).Sub(last.Round(0))); err != nil {
+			failed(err)
+		}
+		last = now
+	}
+}
+
+// passed records how much time has passed, for timers and on the clock.
+func (r *renewal) passed(timers, clock time.Duration) error {
+	r.mu.Lock()
+	r.late += clock - timers
+	isLate := r.late >= clockStep
+	r.mu.Unlock()
+	if !isLate {
+		return nil
+	}
+	return r.begin()
+}
+
+// current returns the certificate if there is one that has not expired.
+func (r *renewal) current() *tls.Certificate {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.manager.Current()
 }
 
 // rotation returns the manager of certificates of the kubelet-serving signer.

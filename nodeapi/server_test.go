@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/util/certificate"
 )
 
 type namedCheck struct {
@@ -328,3 +329,67 @@ func TestAnIssuedCertificateIsUsedAndKeptForTheNextProcess(t *testing.T) {
 		}
 	})
 }
+
+// TestARenewalFollowsTheClock: the machine was suspended, or its clock was wrong when the
+// process began. The timer of the manager would renew the certificate too late.
+func TestARenewalFollowsTheClock(t *testing.T) {
+	ca := newAuthority(t, "serving-ca")
+	var made []*lateManager
+	var failure error
+	r := &renewal{make: func() (certificate.Manager, error) {
+		if failure != nil {
+			return nil, failure
+		}
+		made = append(made, &lateManager{cert: &tls.Certificate{Certificate: [][]byte{ca.cert.Raw}}})
+		return made[len(made)-1], nil
+	}}
+	if err := r.begin(); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		name    string
+		clock   time.Duration // while a minute passes for timers
+		failure error
+		made    int
+	}{
+		{"nothing", time.Minute, nil, 1},
+		{"half a minute", time.Minute + 30*time.Second, nil, 1},
+		{"and half a minute", time.Minute + 30*time.Second, nil, 2},
+		{"the clock is set back", -time.Hour, nil, 2},
+		{"and is right again", time.Hour + 2*time.Minute, nil, 2},
+		{"and ahead", time.Hour, nil, 3},
+		{"a suspended machine whose disk fails", time.Hour, errors.New("no space left on device"), 3},
+		{"the disk works again", time.Minute, nil, 4},
+		{"and nothing happens", time.Minute, nil, 4},
+	} {
+		failure = step.failure
+		if err := r.passed(time.Minute, step.clock); !errors.Is(err, step.failure) {
+			t.Errorf("%s: %v", step.name, err)
+		}
+		if len(made) != step.made {
+			t.Errorf("%s: %d managers, want %d", step.name, len(made), step.made)
+		}
+		for i, m := range made {
+			if last := i == len(made)-1; !m.started || m.stopped == last || last && r.current() != m.cert {
+				t.Errorf("%s: manager %d of %d: %+v", step.name, i, len(made), m)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.follow(ctx, func(err error) { t.Error(err) })
+	if !made[len(made)-1].stopped {
+		t.Error("the manager outlives the renewal")
+	}
+}
+
+// lateManager is a certificate.Manager that records its calls.
+type lateManager struct {
+	certificate.Manager
+	cert             *tls.Certificate
+	started, stopped bool
+}
+
+func (m *lateManager) Start()                    { m.started = true }
+func (m *lateManager) Stop()                     { m.stopped = true }
+func (m *lateManager) Current() *tls.Certificate { return m.cert }
