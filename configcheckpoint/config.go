@@ -130,7 +130,9 @@ type Config[T any] struct {
 	// wraps ErrRefused rejects the payload. After any other error, Admit is called again,
 	// first after up to 10 seconds, later after up to 5 minutes. If it is nil, every
 	// payload is admitted. Admit is not called before a roll-back to the last-known-good
-	// configuration.
+	// configuration. It must return when ctx is done, which is after 30 seconds. While a
+	// call hangs, Admit is not called again, so no later payload is admitted, and
+	// ErrorHandler reports that.
 	Admit func(ctx context.Context, p Payload) (wait time.Duration, err error)
 	// Redact returns the text of an error of Decode, Validate, Health, Apply or Admit,
 	// for the status, the events and the store. The first 200 bytes are used. Set it if

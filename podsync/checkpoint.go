@@ -90,7 +90,8 @@ const (
 // Its parent must exist. A power cut at any moment leaves each record as it was or as it
 // became. The directory is locked until Run returns: a second process gets an error from Load,
 // and then from each Save. The files may have secrets, because a pod's environment may, and
-// only the user of the process can read them.
+// only the user of the process can read them. An operation on a file does not end with its
+// context. If the disk hangs, Run returns when the disk answers.
 func CheckpointDir(path string) Checkpoint { return checkpointOn(durable.Dir(path)) }
 
 func checkpointOn(disk durable.FS) *checkpointDir {
