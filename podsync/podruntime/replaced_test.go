@@ -108,6 +108,54 @@ func TestAProbeRestartsAContainerThatExitsWithZero(t *testing.T) {
 	}
 }
 
+// A run that a probe or a hook ends does not run on because the process dies in the meantime,
+// although the probe succeeds when the next process looks.
+func TestAProbeThatHasFailedEndsTheRunAlsoAfterADeath(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy corev1.RestartPolicy
+		edit   func(*corev1.Container)
+		again  bool
+	}{
+		"liveness":         {corev1.RestartPolicyOnFailure, func(c *corev1.Container) { c.LivenessProbe = execProbe("exit", "1") }, true},
+		"startup":          {corev1.RestartPolicyAlways, func(c *corev1.Container) { c.StartupProbe = execProbe("exit", "1") }, true},
+		"liveness, Never":  {corev1.RestartPolicyNever, func(c *corev1.Container) { c.LivenessProbe = execProbe("exit", "1") }, false},
+		"a postStart hook": {corev1.RestartPolicyNever, func(c *corev1.Container) { c.Lifecycle.PostStart = execHook("exit", "1") }, false},
+	} {
+		for _, cut := range []string{"preStop", "Stop"} {
+			t.Run(name+", "+cut, func(t *testing.T) {
+				inWorld(t, func(w *world) {
+					c := command("c", "forever")
+					if c.Lifecycle = (&corev1.Lifecycle{}); cut == "preStop" {
+						c.Lifecycle.PreStop = execHook("sleep")
+					}
+					tc.edit(&c)
+					w.link.setBefore(func(op string) error {
+						if op == "Stop" {
+							return errCut
+						}
+						return nil
+					})
+					pod := podOf(tc.policy, c)
+					ref := w.start(pod)
+					time.Sleep(25 * time.Second)
+					w.kill()
+					w.exec = func(podruntime.ContainerID, []string) (int, error) { return 0, nil }
+					w.boot()
+					time.Sleep(time.Minute)
+					want := []string{"start c/0", "stop c/0"}
+					if tc.again {
+						want = append(want, "start c/1")
+					}
+					w.expect(want...)
+					if s := w.state(ref); podstatus.Ended(&pod.Spec, &s.Status) == tc.again {
+						w.Errorf("status %+v", s.Status.ContainerStatuses)
+					}
+				})
+			})
+		}
+	}
+}
+
 // An init container that runs ends its work, whatever its image is to be.
 func TestANewImageLeavesARunningInitContainerAlone(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -152,8 +152,8 @@ func (c *Container) Apply(now time.Time, event Event) error {
 			}
 		}
 	case Unhealthy:
-		if e.Attempt == c.attempt && c.Listed(Running) && !c.pod.Ending && c.endBy.IsZero() {
-			c.endBy, c.rec.Replace = e.By, c.rec.Replace || e.Again
+		if e.Attempt == c.attempt && c.Listed(Running) && !c.pod.Ending && !c.Ending() {
+			c.rec.EndBy, c.rec.Replace = e.By, c.rec.Replace || e.Again
 		}
 	case Replaced:
 		if !c.Listed(Running) {
@@ -241,7 +241,7 @@ func (c *Container) listed(now time.Time, e Listed) {
 	case c.Listed(Exited):
 		c.exited(now)
 	default:
-		c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, false, time.Time{}
+		c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, false, time.Time{}
 	}
 }
 
@@ -271,7 +271,7 @@ func (c *Container) exited(now time.Time) {
 	if !c.starting { // a Start that fails may leave such a container for a moment
 		c.ran(now)
 	}
-	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, false, time.Time{}
+	c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, false, time.Time{}
 	c.due = due(c.obs.FinishedAt, c.Delay(), now)
 	if c.inPast() && !podstatus.RestartsPod(c.spec, c.obs.ExitCode) {
 		c.due = time.Time{} // only the container that asked for the restart is held back
@@ -292,16 +292,15 @@ func (c *Container) advance(attempt int, rec Record) {
 		c.prevRec, c.prev = c.rec, c.obs
 	}
 	c.attempt, c.rec, c.obs, c.reading = attempt, rec, nil, false
-	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, false, time.Time{}
+	c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, false, time.Time{}
 }
 
 // replace ends the run because of a change of its spec.
 func (c *Container) replace(now time.Time) {
-	if c.kind == Ephemeral || c.pod.Ending || !c.endBy.IsZero() {
+	if c.kind == Ephemeral || c.pod.Ending || c.Ending() {
 		return
 	}
-	c.rec.Replace = true
-	c.endBy = now.Add(c.pod.Grace)
+	c.rec.EndBy, c.rec.Replace = now.Add(c.pod.Grace), true
 }
 
 // start makes the next run the newest one.

@@ -38,10 +38,9 @@ type Container struct {
 
 	// The end of the run.
 	//
-	// Invariant: endBy, sent, sentAt and hook are zero unless run attempt is listed as running.
+	// Invariant: sent, sentAt and hook are zero unless run attempt is listed as running.
 	// Invariant: sent and sentAt are set together.
 	// Invariant: a hook under way has a deadline.
-	endBy        time.Time // a probe or hook failed: it must have ended by then
 	sent, sentAt time.Time // the deadline of the last Stop and the time of the first since one failed
 	hook         bool      // the preStop hook is under way
 	hookBy       time.Time
@@ -85,7 +84,7 @@ func (c *Container) Check() error {
 	is(c.sentAt.IsZero() || running, "only a run that is listed as running is stopped")
 	is(!c.hook || running, "only a run that is listed as running has a preStop hook under way")
 	is(!c.hook || !c.hookBy.IsZero(), "a hook under way has a deadline")
-	is(c.endBy.IsZero() || running, "only a run that is listed as running is ended by its probes or hooks")
+	is(c.rec.EndBy.IsZero() || !c.rec.Ran.IsZero(), "only a run that ran is ended by its probes or hooks")
 	is(!c.rec.Noted || exited || c.obs == nil, "a message is noted only of a run that has exited; before the first list an earlier process has noted it")
 	is(!c.reading || exited && !c.rec.Noted, "the log is read for the message of a run that has exited")
 	is(!c.rec.Ready || c.rec.Started || !running, "a running container is ready only after it has started")
@@ -128,7 +127,7 @@ func (c *Container) Due() time.Time { return c.due }
 func (c *Container) Failure() *Failure { return c.failure }
 
 // Ending reports whether a probe, a hook or a changed spec ends the run.
-func (c *Container) Ending() bool { return !c.endBy.IsZero() }
+func (c *Container) Ending() bool { return !c.rec.EndBy.IsZero() }
 
 // Reading reports whether the log is read for the termination message.
 func (c *Container) Reading() bool { return c.reading }
@@ -138,7 +137,7 @@ func (c *Container) NeedsMessage() bool { return c.Listed(Exited) && !c.rec.Note
 
 // MayBeProbed reports whether hooks and probes of the newest run may begin.
 func (c *Container) MayBeProbed() bool {
-	return c.Listed(Running) && c.Watched() && !c.pod.Ending && c.endBy.IsZero()
+	return c.Listed(Running) && c.Watched() && !c.pod.Ending && !c.Ending()
 }
 
 // Watched reports whether a run has a postStart hook or probes.
@@ -180,7 +179,7 @@ func (c *Container) view() view {
 		v.phase = starting
 	case c.Listed(Running):
 		v.phase, v.started = running, c.rec.Started
-		v.endBy, v.sent, v.sentAt, v.hookBy = c.endBy, c.sent, c.sentAt, c.hookBy
+		v.endBy, v.sent, v.sentAt, v.hookBy = c.rec.EndBy, c.sent, c.sentAt, c.hookBy
 		switch {
 		case c.hook:
 			v.hook = hookRunning

@@ -37,6 +37,7 @@ type stage struct {
 //	pod POLICY                           a new pod, at 0s
 //	container NAME KIND [hook] [probe] [rule CODE]
 //	recall NAME ATTEMPT [ran] [lost] [noted]  a record of an earlier process
+//	process                              another process recalls the records of this one
 //	image NAME IMAGE                     the spec has another image
 //	after DURATION                       the time that passes
 //	list NAME [ATTEMPT:STATE[:CODE]]…    the runtime's list; a run exits now
@@ -171,6 +172,17 @@ func (s *stage) fact(words []string) error {
 	case "kept":
 		s.facts.Kept[words[1]], _ = strconv.Atoi(words[2])
 		return nil
+	case "process":
+		for i, c := range s.world.Containers {
+			s.world.Containers[i] = New(&s.facts, c.kind, c.spec)
+			if c.attempt > 0 {
+				s.world.Containers[i].Recall(c.attempt-1, c.prevRec)
+			}
+			if c.attempt >= 0 {
+				s.world.Containers[i].Recall(c.attempt, c.rec)
+			}
+		}
+		return nil
 	}
 	c := s.world.Containers[slices.Index(s.names, words[1])]
 	if words[0] == "recall" {
@@ -302,7 +314,9 @@ func (s *stage) known(i int) string {
 	add(c.reading, "message being read")
 	add(rec.Noted, "message %q", rec.Message)
 	add(c.MayBeProbed(), "may be probed")
-	when("ending by", c.endBy)
+	if c.Listed(Running) {
+		when("ending by", rec.EndBy)
+	}
 	add(c.hook, "hook by %v", c.hookBy.Sub(now))
 	when("stop sent", c.sentAt)
 	when("with deadline", c.sent)

@@ -60,6 +60,10 @@ type Record struct {
 	Started     bool `json:"started,omitempty"`     // its startup probe has succeeded
 	Ready       bool `json:"ready,omitempty"`       // the verdict of its readiness probe
 	PreStopped  bool `json:"preStopped,omitempty"`  // its preStop hook has ended
+	// EndBy is the time by which the run must have ended, because of a failed probe or hook or a
+	// changed spec; zero: it may run on. The next process ends it too: its probes may succeed
+	// again after its preStop hook has begun.
+	EndBy time.Time `json:"endBy,omitzero"`
 	// Replace says that the run was ended for the next one, because of a probe, a changed
 	// spec or a lost sandbox: its exit says nothing about the work.
 	Replace bool `json:"replace,omitempty"`
