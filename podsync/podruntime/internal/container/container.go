@@ -166,14 +166,19 @@ func (c *Container) Over(pod *corev1.PodSpec) bool {
 
 // inPast reports whether the newest run does not count, because all containers of
 // the pod start again.
-func (c *Container) inPast() bool {
-	last, ok := c.pod.Past[c.spec.Name]
-	return ok && c.attempt <= last
+func (c *Container) inPast() bool { return c.attempt <= c.pastRun() }
+
+// pastRun returns the newest run before the last restart of the pod, or -1.
+func (c *Container) pastRun() int {
+	if last, ok := c.pod.Past[c.spec.Name]; ok {
+		return last
+	}
+	return -1
 }
 
 // view returns the input of decide.
 func (c *Container) view() view {
-	v := view{spec: c.spec, kind: c.kind, due: c.due, replace: c.rec.Replace, held: c.reading}
+	v := view{spec: c.spec, kind: c.kind, due: c.due, replace: c.rec.Replace, held: c.reading, repeated: c.attempt > c.pastRun()+1}
 	switch {
 	case c.starting:
 		v.phase = starting

@@ -59,6 +59,8 @@ type view struct {
 	started bool
 	// kept says that it ended before the last restart of the pod, and that its result counts.
 	kept bool
+	// repeated says that a run before this one has begun since the last restart of the pod.
+	repeated bool
 	// held says that its message is read first: it does not start, and the pod has not stopped.
 	held bool
 	// due is the earliest time of the next start.
@@ -200,7 +202,7 @@ func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p plan) {
 	// Once a regular container has run since the last restart of the pod, the init
 	// containers are history, except for sidecars.
 	initialized := slices.ContainsFunc(w.views, func(v view) bool {
-		return v.kind == Regular && v.phase != idle && v.phase != starting && !v.kept
+		return v.kind == Regular && !v.kept && (v.repeated || v.phase == running || v.phase == ended)
 	})
 	ready := true // for the next container in the order
 	done, all := 0, 0
