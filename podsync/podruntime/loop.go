@@ -210,6 +210,9 @@ func (p *pod) step() (again time.Time) {
 			p.do(func() {})
 		}
 	}
+	if p.resizing && p.node.caps.podResizer != nil {
+		todo.Start = nil // the pod may shrink below what they would get; the end of the resize decides again
+	}
 	for _, i := range todo.Start {
 		p.containers[i].start()
 	}

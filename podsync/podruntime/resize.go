@@ -15,7 +15,7 @@ import (
 )
 
 // resize makes the resources of the pod and of its running containers those of the spec,
-// as far as that can be done now. The end of each container calls it again.
+// as far as that can be done now. The start and the end of each container call it again.
 func (p *pod) resize() {
 	if p.node.caps.resizer == nil || p.deadline != nil || !p.hasSandbox() {
 		return
@@ -23,10 +23,10 @@ func (p *pod) resize() {
 	s := p.sizing()
 	var running []*container
 	for _, c := range p.containers {
-		if c.kind != core.Ephemeral && c.m.Listed(core.Running) {
+		if c.kind != core.Ephemeral && (c.m.Listed(core.Running) || c.m.Starting()) {
 			running = append(running, c)
 			rec := c.m.Record()
-			s.runs = append(s.runs, sizedRun{spec: c.Container, has: rec.Resources, unsure: rec.Resizing, ending: c.m.Ending()})
+			s.runs = append(s.runs, sizedRun{spec: c.Container, has: rec.Resources, unsure: rec.Resizing, busy: c.m.Starting() || c.m.Ending()})
 		}
 	}
 	plan := planResize(s)

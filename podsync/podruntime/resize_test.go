@@ -144,7 +144,7 @@ func TestThePlanOfAResize(t *testing.T) {
 		},
 		"while a container ends, the pod has grown": {
 			had: two(sized("a", equally("2", "")), sized("b", none)), have: two(sized("a", equally("1", "")), sized("b", none)),
-			change: func(s *sizing) { s.runs[0].ending, s.grown = true, &s.want },
+			change: func(s *sizing) { s.runs[0].busy, s.grown = true, &s.want },
 		},
 		"a resize that failed and was withdrawn": {
 			had:    two(sized("a", equally("1", "1")), sized("b", none)),
@@ -152,7 +152,7 @@ func TestThePlanOfAResize(t *testing.T) {
 		},
 		"one of a container that ends": {
 			had:    two(sized("a", equally("1", "1")), sized("b", none)),
-			change: func(s *sizing) { s.runs[0].unsure, s.runs[0].ending, s.grown = true, true, &s.whole },
+			change: func(s *sizing) { s.runs[0].unsure, s.runs[0].busy, s.grown = true, true, &s.whole },
 		},
 		"when it has ended": {
 			had: two(sized("a", equally("2", "")), sized("b", equally("1", ""))), have: two(sized("a", equally("1", "")), sized("b", equally("1", ""))),
@@ -184,7 +184,7 @@ func TestThePlanOfAResize(t *testing.T) {
 		},
 		"a resize that began with another size": {
 			had: two(sized("a", equally("1", "1")), sized("b", none)), have: two(sized("a", equally("2", "1")), sized("b", none)),
-			change: func(s *sizing) { s.runs[0].ending, s.grown = true, &s.whole }, want: outcome{apply: true},
+			change: func(s *sizing) { s.runs[0].busy, s.grown = true, &s.whole }, want: outcome{apply: true},
 		},
 		"a runtime without pods as a whole": {
 			had: two(sized("a", equally("1", "1")), sized("b", none)), podHad: new(equally("4", "4")), podHave: new(equally("4", "4")),

@@ -447,6 +447,61 @@ func TestAResizeOfThePodOutlivesTheProcess(t *testing.T) {
 	}
 }
 
+// A container that is being started gets the resources that it was begun with: the pod keeps room
+// for them until the container can be resized.
+func TestAPodShrinksAfterTheContainersThatStart(t *testing.T) {
+	inShop(t, func(w *world) {
+		pod := wide("3")
+		pod.Spec.Containers = pod.Spec.Containers[:2]
+		release := make(chan struct{})
+		w.link.setBefore(func(op string) error {
+			if op == "Start" {
+				<-release
+			}
+			return nil
+		})
+		if err := w.admit(pod); err != nil {
+			t.Fatal(err)
+		}
+		pod = widened(pod, "1")
+		w.update(pod)
+		w.expectWhole(pod, "1", "3", "PodResizeInProgress  ")
+		close(release)
+		time.Sleep(time.Minute)
+		w.expectWhole(pod, "1", "1", "")
+		w.expectResized("app/0 1 of 1")
+		w.expectLimit(pod, 1000)
+	})
+}
+
+// Nothing starts with the old resources while the pod shrinks for a resize that is withdrawn.
+func TestAContainerStartsWhenItsPodHasShrunk(t *testing.T) {
+	inShop(t, func(w *world) {
+		pod := wide("3")
+		pod.Spec.Containers = []corev1.Container{command("app", "exit 1 10s")}
+		if err := w.admit(pod); err != nil {
+			t.Fatal(err)
+		}
+		release := make(chan struct{})
+		w.link.setBefore(func(op string) error {
+			if op == "ResizePod" {
+				<-release
+			}
+			return nil
+		})
+		w.update(widened(pod, "1"))
+		back := widened(widened(pod, "1"), "3")
+		w.update(back)
+		time.Sleep(10 * time.Second) // it crashes
+		w.expect("set up", "start app/0")
+		close(release)
+		time.Sleep(time.Second)
+		w.expect("set up", "start app/0", "start app/1")
+		w.expectWhole(back, "3", "3", "")
+		w.expectLimit(back, 3000)
+	})
+}
+
 func TestAResizeLargerThanTheNodeIsInfeasible(t *testing.T) {
 	inShop(t, func(w *world) {
 		a := sized("a", "2")

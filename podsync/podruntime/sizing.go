@@ -81,12 +81,12 @@ type sizing struct {
 	resizesPod bool                        // the Runtime is a PodResizer
 }
 
-// A sizedRun is a container that runs.
+// A sizedRun is a container that runs or is being started.
 type sizedRun struct {
 	spec   *corev1.Container
 	has    string // the text of its grant
 	unsure bool   // or it has another one: a Resize has been called and has not succeeded
-	ending bool   // it ends anyway
+	busy   bool   // it is being started, or ends anyway: it can't be resized now
 }
 
 // A resizePlan is the way in which the resources of a pod become those of its spec. The
@@ -105,7 +105,7 @@ func planResize(s sizing) (plan resizePlan) {
 		want := grantOf(s.pod, run.spec)
 		switch {
 		case run.has == want.text() && !run.unsure:
-		case run.ending:
+		case run.busy:
 			plan.shrink = false
 		case parseGrant(run.has).restarts(want, run.spec.ResizePolicy):
 			plan.restart, plan.shrink = append(plan.restart, i), false
