@@ -19,7 +19,6 @@ import (
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
-	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
 var (
@@ -41,11 +40,13 @@ type Provider struct {
 	loaded chan struct{}   // closed when pods is complete
 	ended  chan struct{}   // closed when Run returns
 
-	mu      sync.Mutex
-	closed  bool // no goroutine may be started
-	pods    map[types.UID]*pod
-	changed []types.UID // not yet reported by Watch
-	wake    chan struct{}
+	mu       sync.Mutex
+	closed   bool // no goroutine may be started
+	pods     map[types.UID]*pod
+	starting map[types.UID]bool   // Start is under way
+	strays   map[types.UID]*stray // what is listed of other pods
+	changed  []types.UID          // not yet reported by Watch
+	wake     chan struct{}
 }
 
 var _ interface {
@@ -67,7 +68,7 @@ func New(cfg Config) (*Provider, error) {
 	p := &Provider{
 		node: &node{cfg: cfg, caps: caps, gate: gate{free: cfg.MaxStarts}}, dirs: store{cfg.Root},
 		loaded: make(chan struct{}), ended: make(chan struct{}),
-		pods: map[types.UID]*pod{}, wake: make(chan struct{}, 1),
+		pods: map[types.UID]*pod{}, starting: map[types.UID]bool{}, strays: map[types.UID]*stray{}, wake: make(chan struct{}, 1),
 	}
 	p.report, p.reports.groups = p.noteChange, &p.groups
 	p.room = newRoom(cfg.Allocatable, caps.resizer != nil, caps.podResizer != nil, func(uid types.UID) {
@@ -194,7 +195,6 @@ func (l listing) equal(other listing) bool {
 // removes what belongs to no pod.
 func (p *Provider) relist(ctx context.Context) {
 	last := map[types.UID]listing{}
-	strays := map[types.UID]time.Time{}
 	// The first list is early: it finds the changes before Watch had begun.
 	for wait := min(p.cfg.Relist, DefaultRelist); sleep(ctx, wait); wait = p.cfg.Relist {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
@@ -207,7 +207,7 @@ func (p *Provider) relist(ctx context.Context) {
 			continue
 		}
 		p.reports.ok(ctx, relisting)
-		next, removed := map[types.UID]listing{}, true
+		next := map[types.UID]listing{}
 		for uid := range runs {
 			next[uid] = listing{runs[uid], sandboxes[uid]}
 		}
@@ -218,89 +218,16 @@ func (p *Provider) relist(ctx context.Context) {
 			if !l.equal(last[uid]) {
 				p.poke(uid)
 			}
-			if p.find(uid) != nil {
-				delete(strays, uid)
-			} else if since, ok := strays[uid]; !ok {
-				strays[uid] = time.Now()
-			} else if time.Since(since) > strayDelay {
-				removed = p.removeStray(ctx, uid, l.runs) && removed
-			}
 		}
 		for uid := range last {
 			if _, ok := next[uid]; !ok {
 				p.poke(uid)
-				delete(strays, uid)
 			}
 		}
 		last = next
-		if removed {
-			p.reports.ok(ctx, straying)
-		}
+		p.sweep(ctx, next)
 		p.room.retry(ctx) // the allocatable resources may have changed
 	}
-}
-
-// strayDelay is the time for which containers must have belonged to no pod before
-// they are removed. A pod whose directory was lost is started again by podsync in
-// that time, and adopts them.
-const strayDelay = time.Minute
-
-// removeStray ends and removes the containers of a pod that is not in Root. It reports whether
-// nothing failed.
-func (p *Provider) removeStray(ctx context.Context, uid types.UID, runs []Container) bool {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	err := p.stopAll(ctx, runs, 0)
-	if err == nil {
-		err = p.forget(ctx, uid, runs)
-	}
-	if err == nil || errors.Is(err, errRuns) {
-		return true
-	}
-	p.reports.fail(ctx, straying, err, "Containers without a pod are still there", "uid", uid)
-	return false
-}
-
-// errRuns says that a container runs.
-var errRuns = errors.New("containers of the pod still run")
-
-// end ends and removes what the Runtime has of a pod that is not in Root, because the directory
-// was lost. It returns an error as long as a container runs.
-func (p *Provider) end(ctx context.Context, uid types.UID, grace time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	runs, sandboxes, err := p.listRuntime(ctx, uid)
-	if err == nil {
-		err = p.stopAll(ctx, runs[uid], grace)
-	}
-	if err != nil || len(runs[uid]) == 0 && sandboxes[uid] == nil {
-		return err
-	}
-	return p.forget(ctx, uid, runs[uid])
-}
-
-// stopAll asks all containers to end, and returns an error as long as one runs. A later deadline
-// changes nothing.
-func (p *Provider) stopAll(ctx context.Context, runs []Container, grace time.Duration) error {
-	var errs []error
-	for _, run := range runs {
-		if run.State == ContainerRunning {
-			errs = append(errs, errRuns, p.cfg.Runtime.Stop(ctx, run.ID, StopOptions{Deadline: time.Now().Add(max(grace, core.MinWindow))}))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// forget removes everything that the Runtime has of a pod that has stopped.
-func (p *Provider) forget(ctx context.Context, uid types.UID, runs []Container) error {
-	var errs []error
-	for _, run := range runs {
-		errs = append(errs, p.cfg.Runtime.Remove(ctx, run.ID))
-	}
-	if s := p.caps.sandboxer; s != nil && errors.Join(errs...) == nil {
-		errs = append(errs, s.TearDownPod(ctx, uid), s.RemovePod(ctx, uid))
-	}
-	return errors.Join(errs...)
 }
 
 // watchRuntime wakes the pods that the Runtime reports.
@@ -377,6 +304,11 @@ func (p *Provider) Start(ctx context.Context, spec *corev1.Pod) (podsync.State, 
 	if pod := p.find(spec.UID); pod != nil {
 		return pod.published(), nil
 	}
+	adopted, err := p.adopt(spec.UID)
+	if err != nil {
+		return podsync.State{}, err
+	}
+	defer adopted()
 	memory := &podenv.Memory{}
 	dir, err := p.dirs.create(spec, time.Now(), func(dir string) error { return p.prepare(ctx, spec, dir, memory) })
 	if err != nil {

@@ -1084,6 +1084,138 @@ func TestContainersWithoutAPodAreRemoved(t *testing.T) {
 	})
 }
 
+// A stuck is a Runtime that does not end the containers of some pods.
+type stuck struct {
+	*link
+	stops *[]time.Duration // of the pod that fails, since the beginning
+}
+
+func (s stuck) Stop(ctx context.Context, id podruntime.ContainerID, opts podruntime.StopOptions) error {
+	switch id.Pod {
+	case "hangs":
+		<-ctx.Done()
+		return ctx.Err()
+	case "fails":
+		*s.stops = append(*s.stops, time.Since(s.begin).Truncate(time.Second))
+		return errors.New("no such process")
+	}
+	return s.link.Stop(ctx, id, opts)
+}
+
+func TestAStrayThatDoesNotEndHoldsUpNoOther(t *testing.T) {
+	var stops []time.Duration
+	inWorldWith(t, func(w *world) {
+		w.lines = &lines{}
+		w.change = func(cfg *podruntime.Config) { cfg.Runtime, cfg.Relist = stuck{w.link, &stops}, time.Second }
+	}, func(w *world) {
+		for _, uid := range []types.UID{"hangs", "fails", "a", "b", "c"} {
+			w.stray(uid, string(uid), "forever")
+		}
+		time.Sleep(80 * time.Second)
+		w.expect("stop a/0 & stop b/0 & stop c/0")
+		if len(w.containers) != 2 {
+			w.Errorf("left: %v", w.containers)
+		}
+		w.logged(0, "Containers without a pod are still there")
+		time.Sleep(220 * time.Second)
+		synctest.Wait()
+		var waits []time.Duration
+		for i := range stops[1:] {
+			waits = append(waits, stops[i+1]-stops[i])
+		}
+		if want := []time.Duration{1e9, 2e9, 4e9, 8e9, 16e9, 32e9, 60e9, 60e9}; !slices.Equal(waits, want) {
+			w.Errorf("the waits between the tries are %v, want %v", waits, want)
+		}
+	})
+}
+
+// A pod that is started again while its containers are being removed starts with new ones.
+func TestAPodIsNotStartedWhileItsContainersAreRemoved(t *testing.T) {
+	for name, block := range map[string]func(l *link, f func(op string) error){
+		"Remove":    (*link).setBefore,
+		"RemovePod": (*link).setAfter, // nothing of the pod is listed any longer
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorldWith(t, func(w *world) {
+				w.boxed = true
+				w.change = func(cfg *podruntime.Config) { cfg.Relist = time.Second }
+			}, func(w *world) {
+				pod := podOf(corev1.RestartPolicyNever, command("c", "forever"))
+				w.stray(pod.UID, "c", "exit", "0")
+				release := make(chan struct{})
+				block(w.link, func(op string) error {
+					if op == name {
+						<-release
+					}
+					return nil
+				})
+				time.Sleep(70 * time.Second)
+				if _, err := w.p.Start(w.Context(), pod); err == nil {
+					w.Error("it was started while its containers are being removed")
+				}
+				close(release)
+				time.Sleep(time.Second)
+				ref := w.start(pod)
+				time.Sleep(time.Minute)
+				w.expect("tear down", "set up", "start c/0")
+				if c := w.container(ref, "c"); c.State.Running == nil {
+					w.Errorf("%+v", c)
+				}
+			})
+		})
+	}
+}
+
+// A patient is a Runtime that can run no pod until checked is closed.
+type patient struct {
+	*link
+	checked chan struct{}
+}
+
+func (p patient) CheckPod(context.Context, *corev1.Pod) error {
+	<-p.checked
+	return nil
+}
+
+func TestAStartUnderWayKeepsItsContainers(t *testing.T) {
+	var checked chan struct{}
+	inWorldWith(t, func(w *world) {
+		w.change = func(cfg *podruntime.Config) {
+			checked = make(chan struct{})
+			cfg.Runtime, cfg.Relist = patient{w.link, checked}, time.Second
+		}
+	}, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("c", "forever"))
+		w.stray(pod.UID, "c", "forever")
+		time.Sleep(30 * time.Second)
+		started := make(chan error, 1)
+		go func() {
+			_, err := w.p.Start(w.Context(), pod)
+			started <- err
+		}()
+		time.Sleep(5 * time.Minute)
+		close(checked)
+		if err := <-started; err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		w.expect()
+		if c := w.container(podsync.RefOf(pod), "c"); c.State.Running == nil || c.RestartCount != 0 {
+			w.Errorf("%+v", c)
+		}
+	})
+}
+
+// stray makes a container of a pod that is not in Root.
+func (w *world) stray(pod types.UID, name string, command ...string) {
+	w.Helper()
+	spec := podruntime.ContainerSpec{ID: podruntime.ContainerID{Pod: pod, Name: name}}
+	spec.Environment.Command = command
+	if err := w.memory.Start(w.Context(), spec); err != nil {
+		w.Error(err)
+	}
+}
+
 func TestAPodWhoseDirectoryWasLostAdoptsItsContainers(t *testing.T) {
 	inWorld(t, func(w *world) {
 		pod := podOf(corev1.RestartPolicyAlways, command("c", "forever"))

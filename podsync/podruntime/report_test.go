@@ -160,13 +160,7 @@ func TestAFailureThatLastsIsLoggedOnceForAllPods(t *testing.T) {
 			first: []string{"An old run is still there"}, last: []string{"Old runs can be removed again"},
 		},
 		"strays": {
-			container: command("c", "forever"), fails: "Remove", each: func(w *world, pod podsync.Ref) {
-				spec := podruntime.ContainerSpec{ID: podruntime.ContainerID{Pod: "stray-" + pod.UID, Name: "c"}}
-				spec.Environment.Command = []string{"exit", "0"}
-				if err := w.memory.Start(w.Context(), spec); err != nil {
-					w.Error(err)
-				}
-			},
+			container: command("c", "forever"), fails: "Remove", each: func(w *world, pod podsync.Ref) { w.stray("stray-"+pod.UID, "c", "exit", "0") },
 			first: []string{"Containers without a pod are still there"}, last: []string{"Containers without a pod can be removed again"},
 		},
 		"sandboxes": {
