@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,7 +70,7 @@ type Claims struct {
 
 // claimRecord is a claim of a pod in its record.
 type claimRecord struct {
-	Ref     string // the name of the claim in the spec of the pod
+	Ref     string // the name of the claim in the spec of the pod; empty: it must be unprepared
 	Claim   ClaimReference
 	Drivers map[string][]ClaimDevice // nil devices: not prepared
 }
@@ -77,8 +78,9 @@ type claimRecord struct {
 func (c *Claims) file(pod types.UID) string { return filepath.Join(c.Dir, string(pod)+".json") }
 
 // Prepare prepares the claims of a pod. It calls the drivers each time, because the
-// machine may have been booted since the last call. An error means that the pod must
-// wait, and Prepare can be called again.
+// machine may have been booted since the last call. A claim that has been deleted and created
+// again since then is another one: the old one is unprepared first. An error means that the pod
+// must wait, and Prepare can be called again.
 func (c *Claims) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	if len(pod.Spec.ResourceClaims) == 0 {
 		return nil
@@ -98,12 +100,21 @@ func (c *Claims) Prepare(ctx context.Context, pod *corev1.Pod) error {
 		}
 		records = append(records, r)
 	}
-	giveBack, err := c.hold(ctx, records)
+	var before []claimRecord
+	if _, err := record.Read(c.file(pod.UID), &before); err != nil {
+		return err
+	}
+	old := without(before, records)
+	all := slices.Concat(records, old)
+	giveBack, err := c.hold(ctx, all)
 	if err != nil {
 		return err
 	}
 	defer giveBack()
-	if err := errors.Join(os.MkdirAll(c.Dir, 0o700), record.Write(c.file(pod.UID), records)); err != nil {
+	if err := errors.Join(os.MkdirAll(c.Dir, 0o700), record.Write(c.file(pod.UID), all)); err != nil {
+		return err
+	}
+	if err := c.unprepare(ctx, pod.UID, old); err != nil {
 		return err
 	}
 	for _, r := range records {
@@ -116,6 +127,22 @@ func (c *Claims) Prepare(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	return record.Write(c.file(pod.UID), records)
+}
+
+// without returns the claims of before, with their drivers, that are not in now.
+func without(before, now []claimRecord) (old []claimRecord) {
+	for _, b := range before {
+		drivers := maps.Clone(b.Drivers)
+		for _, r := range now {
+			if r.Claim.UID == b.Claim.UID {
+				maps.DeleteFunc(drivers, func(driver string, _ []ClaimDevice) bool { _, ok := r.Drivers[driver]; return ok })
+			}
+		}
+		if len(drivers) > 0 {
+			old = append(old, claimRecord{Claim: b.Claim, Drivers: drivers}) // without Ref: no container has it
+		}
+	}
+	return old
 }
 
 // allocated returns the claim that ref refers to, or nil if the pod needs none.
@@ -200,21 +227,32 @@ func (c *Claims) Release(ctx context.Context, pod types.UID) error {
 		return err
 	}
 	defer giveBack()
+	if err := c.unprepare(ctx, pod, records); err != nil {
+		return err
+	}
+	return os.Remove(c.file(pod))
+}
+
+// unprepare unprepares those claims of a pod that no other pod has. The claims must be held.
+func (c *Claims) unprepare(ctx context.Context, pod types.UID, claims []claimRecord) error {
+	if len(claims) == 0 {
+		return nil
+	}
 	shared, err := c.others(pod)
 	if err != nil {
 		return err
 	}
-	for _, r := range records {
+	for _, r := range claims {
+		if shared[r.Claim.UID] {
+			continue
+		}
 		for driver := range r.Drivers {
-			if shared[r.Claim.UID] {
-				continue
-			}
 			if err := c.Drivers.Unprepare(ctx, driver, r.Claim); err != nil {
 				return fmt.Errorf("podruntime: unprepare resource claim %s: driver %s: %w", r.Claim.Name, driver, err)
 			}
 		}
 	}
-	return os.Remove(c.file(pod))
+	return nil
 }
 
 // hold waits until no other call is about one of the claims, or ctx ends. If two pods have

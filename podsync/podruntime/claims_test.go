@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,20 +29,30 @@ import (
 // name.
 type fakeDrivers struct {
 	prepared map[string]int
+	byUID    bool // by driver and UID
 	devices  []podruntime.ClaimDevice
 	fail     error
+}
+
+func (d *fakeDrivers) key(driver string, c podruntime.ClaimReference) string {
+	if d.byUID {
+		return driver + "/" + string(c.UID)
+	}
+	return driver + "/" + c.Name
 }
 
 func (d *fakeDrivers) Prepare(_ context.Context, driver string, c podruntime.ClaimReference) ([]podruntime.ClaimDevice, error) {
 	if d.fail != nil {
 		return nil, d.fail
 	}
-	d.prepared[driver+"/"+c.Name]++
+	d.prepared[d.key(driver, c)]++
 	return d.devices, nil
 }
 
 func (d *fakeDrivers) Unprepare(_ context.Context, driver string, c podruntime.ClaimReference) error {
-	delete(d.prepared, driver+"/"+c.Name)
+	if d.fail == nil {
+		delete(d.prepared, d.key(driver, c))
+	}
 	return d.fail
 }
 
@@ -101,6 +112,51 @@ func TestASharedClaimIsPreparedUntilItsLastPodIsReleased(t *testing.T) {
 	if len(drivers.prepared) != 0 {
 		t.Errorf("%v are still prepared", drivers.prepared)
 	}
+}
+
+// A claim with the name of one that was deleted is another claim. The old one is unprepared before
+// the pod has the new one, or with the pod, but not while another pod has it.
+func TestAClaimThatWasReplacedIsUnpreparedToo(t *testing.T) {
+	claims, drivers, api := newClaims(t)
+	busy := errors.New("busy")
+	devices := func(uid types.UID) {
+		t.Helper()
+		pod := claimPod(uid)
+		if _, err := claims.Devices(pod, &pod.Spec.Containers[0]); err != nil {
+			t.Error(err)
+		}
+	}
+	expect := func(what string, err error, want error, prepared ...string) {
+		t.Helper()
+		slices.Sort(prepared)
+		if got := slices.Sorted(maps.Keys(drivers.prepared)); !errors.Is(err, want) || !slices.Equal(got, prepared) {
+			t.Errorf("%s = %v, and prepared are %q, want %v and %q", what, err, got, want, prepared)
+		}
+	}
+	replace := func(uid types.UID) {
+		claim := allocatedClaim("claim", "one", "two")
+		claim.UID = uid
+		if err := claims.Client.ResourceClaims("default").Delete(t.Context(), "claim", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		api.Put(claim)
+	}
+	replace("first")
+	drivers.byUID = true
+	expect("Prepare", claims.Prepare(t.Context(), claimPod("one")), nil, "a.example.com/first", "b.example.com/first")
+	replace("second")
+	drivers.fail = busy
+	expect("Prepare", claims.Prepare(t.Context(), claimPod("one")), busy, "a.example.com/first", "b.example.com/first")
+	drivers.fail = nil
+	expect("Prepare", claims.Prepare(t.Context(), claimPod("one")), nil, "a.example.com/second", "b.example.com/second")
+	devices("one")
+	expect("Prepare", claims.Prepare(t.Context(), claimPod("two")), nil, "a.example.com/second", "b.example.com/second")
+	replace("third")
+	both := []string{"a.example.com/second", "b.example.com/second", "a.example.com/third", "b.example.com/third"}
+	expect("Prepare", claims.Prepare(t.Context(), claimPod("one")), nil, both...)
+	expect("Release", claims.Release(t.Context(), "one"), nil, "a.example.com/second", "b.example.com/second")
+	replace("fourth")
+	expect("Release", claims.Release(t.Context(), "two"), nil)
 }
 
 // What other pods have is read from their records, wherever these are.
