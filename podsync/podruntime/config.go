@@ -95,7 +95,8 @@ type Config struct {
 	Sealer podenv.Sealer
 	// MaxStarts is the largest number of containers and sandboxes that are being started
 	// at once. Containers of pods that have a sandbox come first, and then the oldest pods.
-	// Default: DefaultMaxStarts.
+	// One for each CPU can be faster on a small or crowded machine, as in
+	// https://github.com/kubernetes/kubernetes/issues/3312. Default: DefaultMaxStarts.
 	MaxStarts int
 	// EventRecorder records failures of pods and containers, and restarts because of a
 	// probe or a changed spec. Starts and ends are recorded by
