@@ -30,7 +30,8 @@ const (
 )
 
 // callTimeout is the deadline of a call of the Runtime that does not wait for a container, such
-// as List and Remove. Start, SetUpPod and Stop have none.
+// as List and Remove. That of Stop begins when the container is to be killed. Start and SetUpPod
+// have none.
 const callTimeout = 2 * time.Minute
 
 // Config configures a Provider. The zero value of every optional field means the

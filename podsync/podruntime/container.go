@@ -171,7 +171,9 @@ func (c *container) stop(by time.Time, reset bool) {
 	c.endHook()
 	p, id, opts := c.pod, c.id(c.m.Attempt()), StopOptions{Deadline: by}
 	p.node.wg.Go(func() {
-		err := p.node.cfg.Runtime.Stop(p.ctx, id, opts)
+		ctx, cancel := context.WithDeadline(p.ctx, by.Add(callTimeout)) // it is called again, and must not pile up
+		defer cancel()
+		err := p.node.cfg.Runtime.Stop(ctx, id, opts)
 		if err == nil {
 			c.reports.ok(p.ctx, stopping)
 		} else if p.ctx.Err() == nil {

@@ -438,6 +438,36 @@ func TestThePreStopHookIsPartOfTheGracePeriod(t *testing.T) {
 	}
 }
 
+// A Stop that hangs is called again and again, and ends all the same: nothing piles up while a
+// container can't be killed.
+func TestAStopThatHangsEnds(t *testing.T) {
+	var under, most atomic.Int64
+	inWorldWith(t, func(w *world) {
+		w.change = func(cfg *podruntime.Config) { cfg.Runtime = hung{w.link, &under, &most} }
+	}, func(w *world) {
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "stubborn")))
+		time.Sleep(time.Second)
+		w.stop(ref, 30*time.Second)
+		time.Sleep(24 * time.Hour)
+		if most.Load() > 20 || under.Load() == 0 {
+			w.Errorf("%d calls of Stop are under way, and were %d", under.Load(), most.Load())
+		}
+	})
+}
+
+// A hung is a Runtime whose Stop hangs.
+type hung struct {
+	*link
+	under, most *atomic.Int64
+}
+
+func (h hung) Stop(ctx context.Context, _ podruntime.ContainerID, _ podruntime.StopOptions) error {
+	h.most.Store(max(h.most.Load(), h.under.Add(1)))
+	defer h.under.Add(-1)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func TestAGracePeriodBecomesShorter(t *testing.T) {
 	inWorld(t, func(w *world) {
 		hooked := command("hooked", "stubborn")
