@@ -954,6 +954,37 @@ func TestANewImageStartsTheContainerAgain(t *testing.T) {
 	})
 }
 
+// The old image is that of the container until the new one runs.
+func TestTheStatusHasTheImageOfTheRunThatItShows(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("app", "stubborn"))
+		pod.Spec.InitContainers = []corev1.Container{command("init", "exit 0")}
+		ref := w.start(pod)
+		time.Sleep(time.Second)
+		pod = pod.DeepCopy()
+		pod.Spec.InitContainers[0].Image, pod.Spec.Containers[0].Image = "new", "new"
+		w.link.setBefore(func(op string) error {
+			if op == "Start" {
+				return &podruntime.StartError{Reason: "ErrImagePull", Err: errors.New("not found")}
+			}
+			return nil
+		})
+		w.update(pod)
+		expect := func(when, app string) {
+			w.Helper()
+			if a, i := w.container(ref, "app").Image, w.container(ref, "init").Image; a != app || i != "image" {
+				w.Errorf("%s the images are %s and %s, want %s and image", when, a, i, app)
+			}
+		}
+		expect("while the old one ends,", "image")
+		time.Sleep(40 * time.Second)
+		expect("while the new one can't be pulled,", "image")
+		w.link.setBefore(nil)
+		time.Sleep(5 * time.Minute)
+		expect("at the end,", "new")
+	})
+}
+
 func TestResourcesChangeInPlace(t *testing.T) {
 	cpu := func(c corev1.Container, n string) corev1.Container {
 		c.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}

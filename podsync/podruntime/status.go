@@ -4,6 +4,7 @@
 package podruntime
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -83,7 +84,6 @@ func (p *pod) resizeConditions() (list []corev1.PodCondition) {
 func (c *container) status() corev1.ContainerStatus {
 	st := corev1.ContainerStatus{
 		Name:         c.Name,
-		Image:        c.Image,
 		RestartCount: int32(max(c.m.Attempt(), 0)),
 	}
 	// A run counts when it has begun: until then the status is that of the one before.
@@ -92,10 +92,11 @@ func (c *container) status() corev1.ContainerStatus {
 		st.RestartCount--
 	}
 	if c.m.Run() != nil && !c.m.Listed(core.Created) {
-		st.ContainerID, st.ImageID = c.m.Run().RuntimeID, c.m.Run().ImageID
+		st.ContainerID, st.ImageID, st.Image = c.m.Run().RuntimeID, c.m.Run().ImageID, c.m.Record().Image
 	} else if prev := c.m.Prev(); prev != nil {
-		st.ContainerID, st.ImageID = prev.RuntimeID, prev.ImageID
+		st.ContainerID, st.ImageID, st.Image = prev.RuntimeID, prev.ImageID, c.m.PrevRecord().Image
 	}
+	st.Image = cmp.Or(st.Image, c.Image) // that of the spec if no run has another one
 	if prev := c.m.Prev(); prev != nil && prev.State == core.Exited {
 		st.LastTerminationState.Terminated = c.terminated(prev, c.m.Attempt()-1, c.m.PrevRecord().Message)
 	}
