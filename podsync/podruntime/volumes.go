@@ -373,13 +373,14 @@ func linkFirst(volume string, files map[string]podenv.File) error {
 		if target, err := os.Readlink(link); err == nil && target == filepath.Join(dataLink, name) {
 			continue
 		}
-		errs = append(errs, os.Symlink(filepath.Join(dataLink, name), link))
+		// A subPath may have made a directory of it.
+		errs = append(errs, rmtree.Remove(link), os.Symlink(filepath.Join(dataLink, name), link))
 	}
 	entries, err := os.ReadDir(volume)
 	errs = append(errs, err)
 	for _, e := range entries {
 		if !want[e.Name()] && e.Name() != dataLink && !strings.HasPrefix(e.Name(), versionPrefix) {
-			errs = append(errs, os.Remove(filepath.Join(volume, e.Name())))
+			errs = append(errs, rmtree.Remove(filepath.Join(volume, e.Name())))
 		}
 	}
 	return errors.Join(errs...)

@@ -139,6 +139,28 @@ func TestALaterRefreshMakesTheLinks(t *testing.T) {
 	}
 }
 
+// A subPath without a key is a directory, until the next refresh. It keeps no key away.
+func TestTheDirectoryOfASubPathGivesWayToTheKey(t *testing.T) {
+	pod, resolver, put := configMapVolume(t)
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "volumes"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(map[string]string{"key": "one"})
+	fillData(t, resolver.Pod(pod), pod, dir)
+	volume := volumePath(dir, "v")
+	for _, sub := range []string{"new", "other/new"} {
+		if _, _, err := below(volume, sub); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(map[string]string{"key": "one", "new": "two"})
+	fillData(t, resolver.Pod(pod), pod, dir)
+	if got, err := os.ReadFile(filepath.Join(volume, "new")); err != nil || string(got) != "two" {
+		t.Errorf("the key has %q, %v", got, err)
+	}
+}
+
 func TestVolumeOfAnObjectWithoutTheKeyIsAnError(t *testing.T) {
 	pod, resolver, put := configMapVolume(t)
 	dir := t.TempDir()
