@@ -400,6 +400,13 @@ func (p *Provider) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopO
 		if err := p.end(ctx, ref.UID, opts.Grace); err != nil {
 			return podsync.State{}, fmt.Errorf("%v is not in Root: %w", ref, err)
 		}
+		if p.dirs.has(ref.UID) { // of a Start that failed after it: the next process would run the pod
+			remove, err := p.dirs.discard(ref.UID)
+			if err != nil {
+				return podsync.State{}, err
+			}
+			_ = remove() // the next process tries again
+		}
 		return podsync.State{Ref: ref, Stopped: true}, nil
 	}
 	deadline := time.Now().Add(opts.Grace)

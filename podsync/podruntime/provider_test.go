@@ -1705,28 +1705,40 @@ func TestARunThatMayHaveBegunIsNotRepeated(t *testing.T) {
 }
 
 func TestAStartAfterOneThatFailedLateUsesItsDirectory(t *testing.T) {
-	inWorld(t, func(w *world) {
-		pod := podOf(corev1.RestartPolicyNever, command("app", "exit 0"))
-		ref := w.start(pod)
-		time.Sleep(time.Minute)
-		dir := filepath.Join(w.root, "pods", string(ref.UID))
-		saved := filepath.Join(w.root, "saved")
-		if err := os.CopyFS(saved, os.DirFS(dir)); err != nil {
-			w.Fatal(err)
-		}
-		if err := w.p.Release(w.Context(), ref); err != nil {
-			w.Fatal(err)
-		}
-		// As if Start had made it and had then run out of file descriptors.
-		if err := os.Rename(saved, dir); err != nil {
-			w.Fatal(err)
-		}
-		w.start(pod)
-		time.Sleep(time.Minute)
-		if s := w.state(ref); !s.Stopped {
-			w.Errorf("%+v", s)
-		}
-	})
+	for _, deleted := range []bool{false, true} { // before that start
+		inWorld(t, func(w *world) {
+			pod := podOf(corev1.RestartPolicyNever, command("app", "exit 0"))
+			ref := w.start(pod)
+			time.Sleep(time.Minute)
+			dir := filepath.Join(w.root, "pods", string(ref.UID))
+			saved := filepath.Join(w.root, "saved")
+			if err := os.CopyFS(saved, os.DirFS(dir)); err != nil {
+				w.Fatal(err)
+			}
+			if err := w.p.Release(w.Context(), ref); err != nil {
+				w.Fatal(err)
+			}
+			// As if Start had made it and had then run out of file descriptors.
+			if err := os.Rename(saved, dir); err != nil {
+				w.Fatal(err)
+			}
+			if deleted {
+				w.stop(ref, time.Second)
+				w.shutdown()
+				w.boot()
+				time.Sleep(time.Minute)
+				if s, err := w.p.Inspect(w.Context(), ref); !errors.Is(err, podsync.ErrNotFound) {
+					w.Errorf("a pod that was deleted is there: %+v, %v", s, err)
+				}
+				return
+			}
+			w.start(pod)
+			time.Sleep(time.Minute)
+			if s := w.state(ref); !s.Stopped {
+				w.Errorf("%+v", s)
+			}
+		})
+	}
 }
 
 func TestTwoProcessesDontRunTheSamePods(t *testing.T) {

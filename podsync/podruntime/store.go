@@ -146,11 +146,11 @@ func (s store) open() ([]string, error) {
 // whole or not at all. One that is there already is kept: it is of a Start that
 // failed after it. What prepare mounts in it moves along.
 func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir string) error) (dir string, err error) {
-	if !filepath.IsLocal(string(pod.UID)) || strings.ContainsAny(string(pod.UID), `/\`) {
+	if !isName(pod.UID) {
 		return "", fmt.Errorf("podruntime: the UID %q can't be the name of a directory", pod.UID)
 	}
 	dir = s.pod(pod.UID)
-	if _, err := os.Stat(filepath.Join(dir, "pod.json")); err == nil {
+	if s.has(pod.UID) {
 		return dir, nil
 	}
 	draft := s.draft(pod.UID)
@@ -174,6 +174,17 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 		return "", err
 	}
 	return dir, os.Rename(draft, dir)
+}
+
+// isName reports whether a UID can be the name of a directory.
+func isName(uid types.UID) bool {
+	return filepath.IsLocal(string(uid)) && !strings.ContainsAny(string(uid), `/\`)
+}
+
+// has reports whether there is the directory of a pod.
+func (s store) has(uid types.UID) bool {
+	_, err := os.Stat(filepath.Join(s.pod(uid), "pod.json"))
+	return err == nil && isName(uid)
 }
 
 // discard moves the directory of a pod to the trash, as a whole, and returns a
