@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -257,6 +258,38 @@ func TestPodsRunAfterARestartWithoutTheAPIServer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A volume with Secrets may be read before the first container starts, which mounts its memory.
+func TestSecretsStayInMemoryWhileAPodWaitsAfterARestart(t *testing.T) {
+	inWorldWith(t, func(w *world) { withServices(w); w.boxed = true }, func(w *world) {
+		pod := named("token", withToken(podOf(corev1.RestartPolicyAlways, command("c", "forever"))))
+		w.api.Put(pod.DeepCopy())
+		ref := w.start(pod)
+		time.Sleep(time.Hour)
+		dir := filepath.Join(w.root, "pods", string(ref.UID))
+		if _, err := os.Stat(filepath.Join(dir, "memory", "v", "token")); err != nil {
+			return // this process may not mount
+		}
+		w.change = func(*podruntime.Config) {
+			w.link.setBefore(func(op string) error {
+				if op == "SetUpPod" {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+		}
+		w.restartMachine()
+		time.Sleep(5 * time.Minute)
+		if _, err := os.Stat(filepath.Join(dir, "volumes", "v")); !errors.Is(err, fs.ErrNotExist) {
+			w.Errorf("Secrets are on the disk: %v", err)
+		}
+		w.link.setBefore(nil)
+		time.Sleep(2 * time.Minute)
+		if st := w.container(ref, "c"); st.State.Running == nil {
+			w.Errorf("%+v", st)
+		}
+	})
 }
 
 // A lagging is a Runtime whose Start takes long, and that notes whether it was cut off.

@@ -91,11 +91,17 @@ func (p *pod) fillAbsent(ctx context.Context, resolved *podenv.Pod, spec *corev1
 	return fillAbsent(ctx, resolved, spec, p.dir)
 }
 
-// replaceData replaces the content of a volume of spec.
+// replaceData replaces the content of a volume of spec. After a restart of the machine it may come
+// before the first start, which would mount the memory for Secrets.
 func (p *pod) replaceData(spec *corev1.Pod, v *corev1.Volume, files map[string]podenv.File) error {
 	p.prepare.Lock()
 	defer p.prepare.Unlock()
 	p.keepInputs()
+	if hasSecrets(v) {
+		if err := mountSecrets(p.ctx, p.dir); err != nil {
+			return err
+		}
+	}
 	return writeData(dataPath(p.dir, v), files, fsGroup(spec))
 }
 
