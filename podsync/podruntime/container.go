@@ -93,7 +93,9 @@ func (c *container) take(runs []Container) {
 	}
 	switch {
 	case c.m.MayBeProbed():
-		c.observe()
+		c.observe(false)
+	case c.m.Listed(core.Running) && c.m.Record().Started && c.ReadinessProbe != nil: // it ends, perhaps since an earlier process
+		c.observe(true)
 	case !c.m.Listed(core.Running):
 		c.reports.ok(c.pod.ctx, stopping)
 		c.unwatch(false)

@@ -25,14 +25,17 @@ type watch struct {
 	essential context.CancelFunc
 }
 
-// observe begins the hooks and probes of a run that may be probed.
-func (c *container) observe() {
+// observe begins the hooks and probes of a run, or its readiness probe alone if the run ends.
+func (c *container) observe(ends bool) {
 	if c.watch != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(c.pod.ctx)
 	live, cancelLive := context.WithCancel(ctx)
 	c.watch = &watch{c.m.Attempt(), cancelLive, cancel}
+	if ends {
+		cancelLive()
+	}
 	a := &attendant{c: c, attempt: c.m.Attempt(), target: c.target(), startedAt: c.m.Record().Ran, begin: c.m.Record()}
 	hook := c.handler(false)
 	c.pod.node.wg.Go(func() { a.attend(ctx, live, hook) })

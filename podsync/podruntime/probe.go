@@ -110,6 +110,8 @@ func (t *target) poll(ctx context.Context, p *corev1.Probe, startedAt time.Time,
 		select {
 		case <-next:
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil { // also if both were ready
 			return false
 		}
 		if ticks == nil { // they go on while a probe hangs, as the kubelet's

@@ -308,10 +308,18 @@ func TestAProbeWhoseResultIsUnknownChangesNothing(t *testing.T) {
 func TestReadinessFollowsItsProbeUntilTheEnd(t *testing.T) {
 	inWorld(t, func(w *world) {
 		c := command("c", "stubborn")
-		c.ReadinessProbe = execProbe("ready")
-		var ready atomic.Int32
+		c.ReadinessProbe, c.LivenessProbe = execProbe("ready"), execProbe("alive")
+		var ready, ended atomic.Int32
 		ready.Store(1)
-		w.exec = func(podruntime.ContainerID, []string) (int, error) { return int(ready.Load()), nil }
+		w.exec = func(_ podruntime.ContainerID, command []string) (int, error) {
+			if command[0] == "alive" {
+				if ended.Load() > 0 {
+					w.Error("a container that ends is asked whether it lives")
+				}
+				return 0, nil
+			}
+			return int(ready.Load()), nil
+		}
 		ref := w.start(podOf(corev1.RestartPolicyAlways, c))
 		check := func(want bool) {
 			t.Helper()
@@ -328,11 +336,17 @@ func TestReadinessFollowsItsProbeUntilTheEnd(t *testing.T) {
 		ready.Store(0)
 		check(true)
 		w.stop(ref, time.Hour)
+		synctest.Wait()
+		ended.Store(1)
 		check(true)
 		ready.Store(1) // it takes itself out of the service before it ends
 		check(false)
+		ready.Store(0)
+		check(true)
 		w.kill()
+		ready.Store(1) // the next process goes on
 		w.boot()
+		check(false)
 		w.stop(ref, time.Second)
 		time.Sleep(time.Minute)
 	})
