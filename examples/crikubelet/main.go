@@ -11,13 +11,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/internal/dirlock"
 )
 
 func main() {
@@ -37,7 +37,13 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	lock, err := lockRoot(o.root)
+	// The kernel drops the lock with its process.
+	lock, err := dirlock.ForName(ctx, o.root, "crikubelet", func() {
+		fmt.Fprintf(stdout, "another process uses %s: waiting for its end\n", o.root)
+	})
+	if errors.Is(err, context.Canceled) {
+		return nil // stopped while it waited
+	}
 	if err != nil {
 		return err
 	}
@@ -56,20 +62,4 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	}
 	defer k.runtime.Close()
 	return k.run(ctx)
-}
-
-// lockRoot makes the directory of the kubelet and waits for another process that has
-// it. The kernel drops the lock with its process.
-func lockRoot(root string) (*os.File, error) {
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(filepath.Join(root, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
 }

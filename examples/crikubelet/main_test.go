@@ -193,6 +193,19 @@ func TestOfflineThePodsRunAgain(t *testing.T) {
 	n.await("service", "to be gone", func(p *corev1.Pod) bool { return p == nil })
 }
 
+// A second process waits until the first has ended. SIGTERM ends the wait.
+func TestASecondKubeletThatWaitsCanBeStopped(t *testing.T) {
+	n := newNode(t)
+	exampletest.Eventually(t, n.api, "the node to be ready", func() bool { return ready(n.api) == corev1.ConditionTrue })
+	second := exampletest.Start(t, run, n.args...)
+	exampletest.Eventually(t, n.api, "the second process to wait", func() bool {
+		return strings.Contains(second.Output(), "waiting for its end")
+	})
+	if err := second.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPodsThatDoNotFitTheNodeFail(t *testing.T) {
 	n := newNode(t, "--max-pods=2")
 	n.put("elsewhere", corev1.PodSpec{NodeSelector: map[string]string{"zone": "x"}, Containers: main0("forever")})
