@@ -81,7 +81,7 @@ func (k *kubelet) assemble(ctx context.Context) (err error) {
 		Endpoint: k.endpoint, Node: k.nodeName, LogDir: k.logDir, PullDir: filepath.Join(k.root, "pulls"), CgroupParent: k.cgroupParent,
 		Claims:  &podruntime.Claims{Dir: filepath.Join(k.root, "claims"), Client: k.client.ResourceV1(), Drivers: k.drivers},
 		Secrets: k.client.CoreV1(), RuntimeClasses: k.client.NodeV1(),
-		Memory: k.capacity.Memory().Value(), Sysctls: k.sysctls,
+		Memory: k.capacity.Memory().Value(), Sysctls: k.sysctls, PullTimeout: k.pullTimeout,
 	})
 	if err != nil {
 		return err

@@ -297,7 +297,7 @@ func TestTheServerOfTheNodeNeedsCredentials(t *testing.T) {
 }
 
 func TestFlagsAreValidated(t *testing.T) {
-	for _, args := range [][]string{{"--node-ip=x"}, {"--image-gc-high=10", "--image-gc-low=20"}, {"--max-pods=0"}, {"--log-max-files=1"}} {
+	for _, args := range [][]string{{"--node-ip=x"}, {"--image-gc-high=10", "--image-gc-low=20"}, {"--max-pods=0"}, {"--image-pull-timeout=0s"}, {"--log-max-files=1"}} {
 		if _, err := parse(args); err == nil {
 			t.Errorf("%v is accepted", args)
 		}

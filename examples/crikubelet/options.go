@@ -38,6 +38,7 @@ type options struct {
 	clientCAFile    string
 	certFile        string
 	keyFile         string
+	pullTimeout     time.Duration
 	imageGC         cri.ImageGC
 	rotation        cri.LogRotation
 }
@@ -71,6 +72,7 @@ func parse(args []string) (*options, error) {
 	o.StringVar(&o.clientCAFile, "client-ca-file", "", kube.ClientCAUsage)
 	o.StringVar(&o.certFile, "tls-cert-file", "", "`path` of the serving certificate (default: self-signed)")
 	o.StringVar(&o.keyFile, "tls-private-key-file", "", "`path` of its key")
+	o.DurationVar(&o.pullTimeout, "image-pull-timeout", cri.DefaultPullTimeout, "`time` after which the pull of an image fails, to be tried again")
 	o.IntVar(&o.imageGC.High, "image-gc-high", 85, "`percentage` of the images' file system from which on unused images are deleted; 0: never")
 	o.IntVar(&o.imageGC.Low, "image-gc-low", 80, "`percentage` at which that ends")
 	o.DurationVar(&o.imageGC.MinAge, "image-gc-age", 2*time.Minute, "`time` for which an image must have been unused")
@@ -88,6 +90,9 @@ func parse(args []string) (*options, error) {
 	}
 	if o.imageGC.High > 0 && o.imageGC.Low > o.imageGC.High || o.imageGC.High > 100 {
 		problems = append(problems, fmt.Errorf("--image-gc-low %d and --image-gc-high %d: want percentages, the lower one first", o.imageGC.Low, o.imageGC.High))
+	}
+	if o.pullTimeout <= 0 {
+		problems = append(problems, errors.New("--image-pull-timeout must be positive"))
 	}
 	if o.maxPods < 1 || o.rotation.MaxSize < 1 || o.rotation.MaxFiles < 2 {
 		problems = append(problems, errors.New("--max-pods and --log-max-size must be positive, --log-max-files at least 2"))

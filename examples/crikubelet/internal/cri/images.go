@@ -72,18 +72,21 @@ func (r *Runtime) image(ctx context.Context, c *corev1.Container) (*runtimeapi.I
 
 // pull pulls an image with each of the pod's credentials for its registry, until one
 // is accepted. Without credentials it is pulled anonymously. had is the ID of the image that
-// the runtime has, or empty.
+// the runtime has, or empty. A registry that sends nothing, or a byte now and then, has a place
+// of a pull until Config.PullTimeout.
 func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.ImageSpec, had string) error {
+	credentials, err := r.credentials(ctx, pod, spec.Image)
+	if err != nil {
+		return err
+	}
 	select {
 	case r.pulls <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	defer func() { <-r.pulls }()
-	credentials, err := r.credentials(ctx, pod, spec.Image)
-	if err != nil {
-		return err
-	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.PullTimeout)
+	defer cancel()
 	if len(credentials) == 0 {
 		credentials = []*runtimeapi.AuthConfig{nil}
 	}
@@ -104,6 +107,9 @@ func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.Im
 			err = errors.Join(err, r.pulledImages.failed(spec.Image))
 		}
 		errs = append(errs, err)
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		errs = append(errs, fmt.Errorf("the image was not pulled within %v", r.cfg.PullTimeout))
 	}
 	return errors.Join(errs...)
 }

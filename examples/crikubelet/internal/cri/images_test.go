@@ -4,13 +4,16 @@
 package cri
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -216,6 +219,48 @@ func TestAPullThatFailsLeavesTheMarkOfAnotherOne(t *testing.T) {
 	if err := p.failed("app:1"); err != nil || !mayUse() {
 		t.Errorf("both have failed: %t, %v", mayUse(), err)
 	}
+}
+
+// tarpit is a registry that hangs for one image.
+type tarpit struct{ runtimeapi.ImageServiceClient }
+
+func (tarpit) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
+	if r.Image.Image == "tarpit.example/app:1" {
+		<-ctx.Done()
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	return &runtimeapi.PullImageResponse{}, nil
+}
+
+func (tarpit) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
+	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: r.Image.Image}}, nil
+}
+
+// A registry that hangs has a place of a pull for a limited time, however many credentials the
+// pod has for it.
+func TestARegistryThatHangsDelaysOtherPullsForALimitedTime(t *testing.T) {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "many"}, Type: corev1.SecretTypeDockercfg,
+		Data: map[string][]byte{corev1.DockerConfigKey: []byte(`{"tarpit.example": {"username": "a"}, "*.example": {"username": "b"}, "tarpit.example/app": {"username": "c"}}`)}}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		r := &Runtime{cfg: Config{Secrets: clients(secret).CoreV1(), PullTimeout: time.Hour}, images: tarpit{}, pulls: make(chan struct{}, 1)}
+		r.pulledImages = pulledImages{dir: dir, pulling: map[string]int{}}
+		begin, failed := time.Now(), make(chan error, 1)
+		go func() {
+			p := pod(func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "many"}} })
+			failed <- r.pull(t.Context(), p, &runtimeapi.ImageSpec{Image: "tarpit.example/app:1"}, "")
+		}()
+		synctest.Wait()
+		if err := r.pull(t.Context(), pod(), &runtimeapi.ImageSpec{Image: "app:1"}, ""); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(begin); d != time.Hour {
+			t.Errorf("the other image was pulled after %v", d)
+		}
+		if err := <-failed; err == nil || !strings.Contains(err.Error(), "not pulled within 1h0m0s") {
+			t.Errorf("the image of the registry that hangs: %v", err)
+		}
+	})
 }
 
 func TestCredentialsAreForTheirRegistry(t *testing.T) {

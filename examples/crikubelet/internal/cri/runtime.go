@@ -70,12 +70,16 @@ type Config struct {
 	// MaxPulls is the number of images that are pulled at once. Default:
 	// DefaultMaxPulls.
 	MaxPulls int
+	// PullTimeout is the time that an image may take, with all credentials of the pod. The
+	// runtime may lose what it has of an image that takes longer. Default: DefaultPullTimeout.
+	PullTimeout time.Duration
 }
 
 // The defaults of Config.
 const (
-	DefaultPoll     = 500 * time.Millisecond
-	DefaultMaxPulls = 4
+	DefaultPoll        = 500 * time.Millisecond
+	DefaultMaxPulls    = 4
+	DefaultPullTimeout = time.Hour
 )
 
 // A Runtime is a podruntime.Runtime with the optional interfaces that a CRI runtime
@@ -122,6 +126,9 @@ func New(cfg Config) (*Runtime, error) {
 	cfg.Cgroups = cmp.Or(cfg.Cgroups, cgroups.Kernel)
 	if cfg.MaxPulls <= 0 {
 		cfg.MaxPulls = DefaultMaxPulls
+	}
+	if cfg.PullTimeout <= 0 {
+		cfg.PullTimeout = DefaultPullTimeout
 	}
 	reconnect := backoff.DefaultConfig
 	reconnect.BaseDelay, reconnect.MaxDelay = 100*time.Millisecond, 3*time.Second

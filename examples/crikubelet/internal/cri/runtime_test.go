@@ -309,7 +309,7 @@ func TestEachCallHasADeadline(t *testing.T) {
 		"sandbox": {&runtimeapi.RunPodSandboxRequest{}, 4 * time.Minute},
 		"stop":    {&runtimeapi.StopContainerRequest{Timeout: 30}, 2*time.Minute + 30*time.Second},
 		"command": {&runtimeapi.ExecSyncRequest{}, 0},
-		"pull":    {&runtimeapi.PullImageRequest{}, 0},
+		"pull":    {&runtimeapi.PullImageRequest{}, 0}, // see Config.PullTimeout
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			begin := time.Now()
