@@ -18,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -151,9 +152,10 @@ func TestPodsRunAndOutliveTheKubelet(t *testing.T) {
 func TestOfflineThePodsRunAgain(t *testing.T) {
 	n := newNode(t, "--offline")
 	n.api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"k": "text"}})
+	n.api.Put(&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Handler: "kata"})
 	c := main0("forever")
 	c[0].Env = []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Key: "k"}}}}
-	n.put("service", corev1.PodSpec{Containers: c})
+	n.put("service", corev1.PodSpec{Containers: c, RuntimeClassName: new("fast")})
 	n.await("service", "to run", phase(corev1.PodRunning))
 	if err := n.program.Stop(); err != nil {
 		t.Fatal(err)
@@ -187,6 +189,13 @@ func TestOfflineThePodsRunAgain(t *testing.T) {
 	if got := running(); got != 1 {
 		t.Errorf("%d containers run", got)
 	}
+	n.runtime.Lock()
+	for _, box := range n.runtime.Sandboxes {
+		if box.Handler != "kata" {
+			t.Errorf("a sandbox has the handler %q", box.Handler)
+		}
+	}
+	n.runtime.Unlock()
 	if err := n.api.Client(apitest.User{}).CoreV1().Pods("default").Delete(t.Context(), "service", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

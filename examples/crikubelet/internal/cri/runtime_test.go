@@ -482,11 +482,24 @@ func TestTheRuntimeClassChoosesTheHandler(t *testing.T) {
 	if _, err := r.SetUpPod(t.Context(), podruntime.SandboxSpec{Pod: class("fast")}); err != nil {
 		t.Fatal(err)
 	}
-	for _, b := range server.Sandboxes {
-		if b.Handler != "kata" {
-			t.Errorf("the handler is %q", b.Handler)
+	handlers := func() {
+		t.Helper()
+		for _, b := range server.Sandboxes {
+			if b.Handler != "kata" {
+				t.Errorf("the handler is %q", b.Handler)
+			}
 		}
 	}
+	handlers()
+	// The next sandbox does not need the API server, where the class may even be gone.
+	if err := r.TearDownPod(t.Context(), "uid"); err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.RuntimeClasses = clients().NodeV1()
+	if _, err := r.SetUpPod(t.Context(), podruntime.SandboxSpec{Pod: class("fast")}); err != nil {
+		t.Fatal(err)
+	}
+	handlers()
 }
 
 // The runtime is killed and started again: calls fail in the meantime, and then the

@@ -119,7 +119,7 @@ func (r *Runtime) SetUpPod(ctx context.Context, spec podruntime.SandboxSpec) (po
 	if err := r.removeEmpty(ctx, spec.Pod.UID, all); err != nil {
 		return podruntime.Sandbox{}, err
 	}
-	handler, err := r.handler(ctx, spec.Pod)
+	handler, err := r.handler(ctx, spec.Pod, all)
 	if err != nil {
 		return podruntime.Sandbox{}, err
 	}
@@ -174,11 +174,16 @@ func unlessGone(err error) error {
 	return err
 }
 
-// handler returns the handler of the pod's runtime class.
-func (r *Runtime) handler(ctx context.Context, pod *corev1.Pod) (string, error) {
+// handler returns the handler of the pod's runtime class. It is that of the sandboxes that the
+// pod had before, because neither changes, so a pod has its next sandbox while the API server is
+// away.
+func (r *Runtime) handler(ctx context.Context, pod *corev1.Pod, before []*runtimeapi.PodSandbox) (string, error) {
 	name := pod.Spec.RuntimeClassName
 	if name == nil || *name == "" {
 		return "", nil
+	}
+	if len(before) > 0 && before[0].RuntimeHandler != "" {
+		return before[0].RuntimeHandler, nil
 	}
 	class, err := r.cfg.RuntimeClasses.RuntimeClasses().Get(ctx, *name, metav1.GetOptions{})
 	if err != nil {

@@ -231,7 +231,7 @@ func (s *Server) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxR
 	out := &runtimeapi.ListPodSandboxResponse{}
 	for id, b := range s.Sandboxes {
 		if selected(r.GetFilter().GetLabelSelector(), b.Config.Labels) {
-			out.Items = append(out.Items, &runtimeapi.PodSandbox{Id: id, Metadata: b.Config.Metadata, State: b.Status.State, CreatedAt: b.Status.CreatedAt, Labels: b.Config.Labels})
+			out.Items = append(out.Items, &runtimeapi.PodSandbox{Id: id, Metadata: b.Config.Metadata, State: b.Status.State, CreatedAt: b.Status.CreatedAt, Labels: b.Config.Labels, RuntimeHandler: b.Handler})
 		}
 	}
 	return out, nil
