@@ -385,8 +385,6 @@ func TestALostSandboxIsReplaced(t *testing.T) {
 	}
 }
 
-// A containerd that is killed while it creates a sandbox may list it as ready
-// afterwards, without a process. Its containers never ran.
 // A sandbox that has ended goes when the next one is made, and not only with the pod, unless
 // it has a container: that has an exit code.
 func TestAnOldSandboxGoesWithItsContainers(t *testing.T) {
@@ -432,6 +430,37 @@ func TestAnOldSandboxGoesWithItsContainers(t *testing.T) {
 	}
 }
 
+// hangingSandboxes is a runtime that never removes a sandbox.
+type hangingSandboxes struct {
+	runtimeapi.RuntimeServiceClient
+}
+
+func (hangingSandboxes) ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{}, nil
+}
+
+func (hangingSandboxes) RemovePodSandbox(ctx context.Context, _ *runtimeapi.RemovePodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.RemovePodSandboxResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// The next sandbox waits for the removal of old ones, but not for a runtime that hangs.
+func TestOldSandboxesThatCantBeRemovedDelayTheNextOneByAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, begin := &Runtime{client: hangingSandboxes{}}, time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), callTimeout) // of bounded
+		defer cancel()
+		if err := r.removeEmpty(ctx, "uid", []*runtimeapi.PodSandbox{{Id: "a"}, {Id: "b"}}); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(begin); d != removeTimeout {
+			t.Errorf("two of them delayed it by %v, want %v", d, removeTimeout)
+		}
+	})
+}
+
+// A containerd that is killed while it creates a sandbox may list it as ready
+// afterwards, without a process. Its containers never ran.
 func TestAContainerOfASandboxWithoutAProcessIsAsIfItWasNeverStarted(t *testing.T) {
 	server := criserver.Start(t)
 	r := newRuntime(t, server)

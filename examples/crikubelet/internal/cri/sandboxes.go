@@ -10,6 +10,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -139,6 +140,9 @@ func (r *Runtime) SetUpPod(ctx context.Context, spec podruntime.SandboxSpec) (po
 	return r.sandbox(ctx, &runtimeapi.PodSandbox{Id: made.PodSandboxId, Labels: cfg.Labels, State: runtimeapi.PodSandboxState_SANDBOX_READY})
 }
 
+// removeTimeout is the time that the next sandbox of a pod waits for the removal of earlier ones.
+const removeTimeout = 5 * time.Second
+
 // removeEmpty removes sandboxes of a pod that were stopped and have no containers. The
 // others keep the exit codes of theirs.
 func (r *Runtime) removeEmpty(ctx context.Context, pod types.UID, stopped []*runtimeapi.PodSandbox) error {
@@ -149,6 +153,8 @@ func (r *Runtime) removeEmpty(ctx context.Context, pod types.UID, stopped []*run
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
 	for _, s := range stopped {
 		if slices.ContainsFunc(list.Containers, func(c *runtimeapi.Container) bool { return c.PodSandboxId == s.Id }) {
 			continue
