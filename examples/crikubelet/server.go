@@ -107,13 +107,7 @@ func (b *backend) Logs(ctx context.Context, c nodeapi.Container, opts nodeapi.Lo
 	if err != nil {
 		return nil, err
 	}
-	ended := func() bool {
-		list, err := b.runtime.List(ctx, c.UID)
-		return err == nil && !slices.ContainsFunc(list, func(now podruntime.Container) bool {
-			return now.ID == run.ID && now.State == podruntime.ContainerRunning
-		})
-	}
-	log, err := b.runtime.Log(run.ID, crilog.OptionsOf(&opts, time.Now(), ended))
+	log, err := b.runtime.Log(run.ID, crilog.OptionsOf(&opts, time.Now(), b.runtime.Ended(ctx, run.ID)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, apierrors.NewBadRequest("container " + c.Name + " has no log")
 	}

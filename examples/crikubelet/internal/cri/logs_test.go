@@ -4,14 +4,17 @@
 package cri
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/criserver"
@@ -96,6 +99,76 @@ func TestAFollowedLogSurvivesItsRotation(t *testing.T) {
 	if left, _ := filepath.Glob(path + "*"); len(left) != 0 {
 		t.Errorf("after Remove: %v", left)
 	}
+}
+
+// containersOf is a runtime that has one container, counts lists, and may hang.
+type containersOf struct {
+	runtimeapi.RuntimeServiceClient
+	state runtimeapi.ContainerState
+	hangs bool
+	lists int
+}
+
+func (c *containersOf) ListContainers(ctx context.Context, _ *runtimeapi.ListContainersRequest, _ ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+	c.lists++
+	if c.hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return &runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{
+		Id: "a", State: c.state, Labels: map[string]string{labelUID: string(logID.Pod), labelContainer: logID.Name}, Metadata: &runtimeapi.ContainerMetadata{},
+	}}}, nil
+}
+
+// A thousand followers cost the runtime a list each second, and not ten thousand.
+func TestFollowersOfLogsShareAList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &containersOf{state: runtimeapi.ContainerState_CONTAINER_RUNNING}
+		r := &Runtime{client: c}
+		var followers []func() bool
+		for range 1000 {
+			followers = append(followers, r.Ended(t.Context(), logID))
+		}
+		poll := func(d time.Duration) (ended int) {
+			for range d / (100 * time.Millisecond) {
+				time.Sleep(100 * time.Millisecond)
+				ended = 0
+				for _, has := range followers {
+					if has() {
+						ended++
+					}
+				}
+			}
+			return ended
+		}
+		if ended := poll(10 * time.Second); ended > 0 || c.lists != 10 {
+			t.Errorf("%d of a container that runs have ended after %d lists, want 10", ended, c.lists)
+		}
+		if r.Ended(t.Context(), podruntime.ContainerID{Pod: "uid", Name: "other"}); c.lists != 10 {
+			t.Error("a function that was not called has listed")
+		}
+		c.state = runtimeapi.ContainerState_CONTAINER_EXITED
+		if ended := poll(followInterval); ended != len(followers) {
+			t.Errorf("%d of %d have ended with the container", ended, len(followers))
+		}
+		// A container that was started after the last list has not ended.
+		c.state = runtimeapi.ContainerState_CONTAINER_RUNNING
+		time.Sleep(time.Millisecond)
+		if r.Ended(t.Context(), logID)() {
+			t.Error("a container has ended that was not in the list yet")
+		}
+		// The runtime hangs: one waits for it.
+		c.hangs = true
+		ctx, cancel := context.WithCancel(t.Context())
+		time.Sleep(followInterval)
+		go r.Ended(ctx, logID)()
+		synctest.Wait()
+		if ended := poll(time.Minute); ended > 0 {
+			t.Errorf("%d have ended while the runtime hangs", ended)
+		}
+		cancel()
+		synctest.Wait()
+	})
 }
 
 // A directory may have any name, and one that can't be read is not empty.

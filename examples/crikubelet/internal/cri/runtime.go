@@ -92,6 +92,7 @@ type Runtime struct {
 	pulls  chan struct{}
 
 	pulledImages pulledImages
+	follow       runningList
 
 	mu       sync.Mutex
 	version  string                                  // the last answer of Version
