@@ -9,6 +9,8 @@
 // Two things differ from the kubelet's reader. Options.Tail counts lines of the container,
 // which may be several entries, and the kubelet counts entries. An entry without a newline
 // at the end of a log, which the runtime is still writing or never finished, is left out.
+// Of an entry that is longer than 256 KiB the rest is left out: runtimes cut lines at 16 KiB,
+// and a container that can write where logs are can write anything.
 package crilog
 
 import (
@@ -40,6 +42,9 @@ const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
 
 // maxHeader is the size of the largest part of an entry before its text.
 const maxHeader = int64(len("2006-01-02T15:04:05.000000000+07:00 stdout F "))
+
+// maxEntry is the size from which on an entry is not waited for.
+const maxEntry = 256 << 10
 
 // Append appends the entries of a piece of output to a log.
 func Append(log []byte, at time.Time, stream string, output []byte) []byte {
@@ -112,7 +117,7 @@ func OptionsOf(o *corev1.PodLogOptions, now time.Time, ended func() bool) Option
 	}
 	switch {
 	case o.SinceSeconds != nil:
-		out.Since = now.Add(-time.Duration(*o.SinceSeconds) * time.Second)
+		out.Since = time.Unix(now.Unix()-*o.SinceSeconds, int64(now.Nanosecond())) // a Duration may be too small for it
 	case o.SinceTime != nil:
 		out.Since = o.SinceTime.Time
 	}
@@ -233,6 +238,11 @@ func (r *Reader) add(e Entry) {
 // buffered returns the next entry of those that were read.
 func (r *Reader) buffered() (Entry, bool) {
 	at := bytes.IndexByte(r.unread, '\n')
+	if at < 0 && len(r.unread) >= maxEntry {
+		line := r.unread
+		r.unread = nil
+		return Parse(line), true
+	}
 	if at < 0 {
 		return Entry{}, false
 	}

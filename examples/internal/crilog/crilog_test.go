@@ -141,13 +141,14 @@ func TestOptionsOfARequest(t *testing.T) {
 		request corev1.PodLogOptions
 		want    Options
 	}{
-		"none":    {corev1.PodLogOptions{}, Options{Tail: -1}},
-		"all":     {corev1.PodLogOptions{Stream: new(corev1.LogStreamAll)}, Options{Tail: -1}},
-		"stdout":  {corev1.PodLogOptions{Stream: new(corev1.LogStreamStdout)}, Options{Tail: -1, Stream: Stdout}},
-		"stderr":  {corev1.PodLogOptions{Stream: new(corev1.LogStreamStderr)}, Options{Tail: -1, Stream: Stderr}},
-		"lines":   {corev1.PodLogOptions{TailLines: new(int64(0)), Timestamps: true, Follow: true}, Options{Timestamps: true, Follow: true}},
-		"seconds": {corev1.PodLogOptions{SinceSeconds: new(int64(10))}, Options{Tail: -1, Since: now.Add(-10 * time.Second)}},
-		"time":    {corev1.PodLogOptions{SinceTime: &then}, Options{Tail: -1, Since: then.Time}},
+		"none":     {corev1.PodLogOptions{}, Options{Tail: -1}},
+		"all":      {corev1.PodLogOptions{Stream: new(corev1.LogStreamAll)}, Options{Tail: -1}},
+		"stdout":   {corev1.PodLogOptions{Stream: new(corev1.LogStreamStdout)}, Options{Tail: -1, Stream: Stdout}},
+		"stderr":   {corev1.PodLogOptions{Stream: new(corev1.LogStreamStderr)}, Options{Tail: -1, Stream: Stderr}},
+		"lines":    {corev1.PodLogOptions{TailLines: new(int64(0)), Timestamps: true, Follow: true}, Options{Timestamps: true, Follow: true}},
+		"eternity": {corev1.PodLogOptions{SinceSeconds: new(int64(1e12))}, Options{Tail: -1, Since: time.Unix(now.Unix()-1e12, 0)}},
+		"seconds":  {corev1.PodLogOptions{SinceSeconds: new(int64(10))}, Options{Tail: -1, Since: now.Add(-10 * time.Second)}},
+		"time":     {corev1.PodLogOptions{SinceTime: &then}, Options{Tail: -1, Since: then.Time}},
 	} {
 		got := OptionsOf(&c.request, now, func() bool { return true })
 		if got.Ended == nil || !got.Ended() {
@@ -235,6 +236,28 @@ func TestAFollowedLogSurvivesItsRotation(t *testing.T) {
 			t.Error("the log has not ended")
 		}
 	})
+}
+
+// A container that can write where its log is makes it as long as it likes, without a newline.
+func TestALogWithoutNewlinesNeedsLittleMemory(t *testing.T) {
+	path := write(t, entry(1, "stdout", "F", "before")+"2026-01-02T03:04:02Z stdout F x")
+	const end = 64 << 20
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt([]byte("\n"+entry(3, "stdout", "F", "after")), end)
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, path, Options{Tail: -1})
+	text, err := io.ReadAll(r)
+	if err != nil || !bytes.HasPrefix(text, []byte("before\nx\x00")) || !bytes.HasSuffix(text, []byte("\x00\nafter\n")) {
+		t.Errorf("%d bytes, %.20q, %v", len(text), text, err)
+	}
+	if len(text) > 2*maxEntry || cap(r.buf) > 4*maxEntry {
+		t.Errorf("%d bytes of text and %d of memory", len(text), cap(r.buf))
+	}
 }
 
 func TestCloseEndsAReadThatWaits(t *testing.T) {
