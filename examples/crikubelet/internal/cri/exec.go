@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -32,6 +33,10 @@ func (r *Runtime) running(ctx context.Context, id podruntime.ContainerID) (strin
 // execSlack is the time that the runtime has to end a command after its timeout.
 const execSlack = 10 * time.Second
 
+// maxOutput is the size of the largest answer of a command. Many probes at once must not fill the
+// memory of the node with their output, of which a status has a kilobyte.
+const maxOutput = 1 << 20
+
 // Exec implements podruntime.Execer. A runtime leaves a command running if the call is
 // cancelled, so the timeout is the runtime's, in whole seconds, and Exec waits for it.
 func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command []string) (podruntime.ExecResult, error) {
@@ -47,7 +52,7 @@ func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command [
 		defer cancel()
 		call = bounded
 	}
-	answer, err := r.client.ExecSync(call, &runtimeapi.ExecSyncRequest{ContainerId: container, Cmd: command, Timeout: int64(timeout / time.Second)})
+	answer, err := r.client.ExecSync(call, &runtimeapi.ExecSyncRequest{ContainerId: container, Cmd: command, Timeout: int64(timeout / time.Second)}, grpc.MaxCallRecvMsgSize(maxOutput))
 	if status.Code(err) == codes.DeadlineExceeded {
 		return podruntime.ExecResult{}, fmt.Errorf("command timed out: %w", context.DeadlineExceeded)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -579,6 +580,44 @@ func TestExecWaitsForTheTimeoutOfTheRuntime(t *testing.T) {
 	defer cancel()
 	if _, err := r.Exec(ctx, spec.ID, []string{"sleep"}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want a deadline", err)
+	}
+}
+
+// The output of probes is limited, so that it does not fill the memory of the node.
+func TestExecReadsNoMoreThanItsLimit(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := r.Exec(t.Context(), spec.ID, []string{"print", "1000000"}); err != nil || len(result.Output) != 1e6 {
+		t.Errorf("%d bytes, %v", len(result.Output), err)
+	}
+	if _, err := r.Exec(t.Context(), spec.ID, []string{"print", "8000000"}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("eight megabytes: %v", err)
+	}
+}
+
+// The annotations of a tenant's pods must not make the list of sandboxes too long to be read.
+func TestPodsWithManyAnnotationsAreListed(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	const pods = 110
+	for i := range pods {
+		set(t, r, pod(func(p *corev1.Pod) {
+			p.UID = types.UID(fmt.Sprint("uid-", i))
+			p.Annotations = map[string]string{"long": strings.Repeat("x", 200<<10), "short": "y", "medium": strings.Repeat("z", 30<<10)}
+		}))
+	}
+	list, err := r.ListPods(t.Context(), "")
+	if err != nil || len(list) != pods {
+		t.Fatalf("%d pods, %v", len(list), err)
+	}
+	for id, b := range server.Sandboxes {
+		if a := b.Config.Annotations; len(a) != 2 || a["short"] != "y" || len(a["medium"]) != 30<<10 {
+			t.Errorf("%s has %d annotations", id, len(a))
+		}
 	}
 }
 

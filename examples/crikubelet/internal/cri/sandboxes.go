@@ -8,8 +8,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -205,7 +207,7 @@ func (r *Runtime) sandboxConfig(pod *corev1.Pod, hostname string) *runtimeapi.Po
 		Hostname:     hostname,
 		LogDirectory: r.logDir(pod.UID),
 		Labels:       labelsOf(pod, r.cfg.Node),
-		Annotations:  pod.Annotations,
+		Annotations:  annotationsOf(pod),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent: r.podCgroup(pod.UID), SecurityContext: r.sandboxSecurity(pod), Sysctls: map[string]string{},
 		},
@@ -229,6 +231,27 @@ func (r *Runtime) sandboxConfig(pod *corev1.Pod, hostname string) *runtimeapi.Po
 		}
 	}
 	return cfg
+}
+
+// maxAnnotations is the number of bytes of a pod's annotations that its sandbox has.
+const maxAnnotations = 32 << 10
+
+// annotationsOf returns the annotations for a sandbox, the shortest first, up to maxAnnotations. A
+// pod may have eight times as many. The runtime's list of sandboxes has those of all pods, and no pod
+// of the node is listed if it exceeds maxMessage.
+func annotationsOf(pod *corev1.Pod) map[string]string {
+	size := func(name string) int { return len(name) + len(pod.Annotations[name]) }
+	names := slices.SortedFunc(maps.Keys(pod.Annotations), func(a, b string) int {
+		return cmp.Or(cmp.Compare(size(a), size(b)), strings.Compare(a, b))
+	})
+	some, left := map[string]string{}, maxAnnotations
+	for _, name := range names {
+		if left -= size(name); left < 0 {
+			break
+		}
+		some[name] = pod.Annotations[name]
+	}
+	return some
 }
 
 func (r *Runtime) stopSandbox(ctx context.Context, id string) error {

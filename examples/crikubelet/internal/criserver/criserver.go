@@ -231,7 +231,7 @@ func (s *Server) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxR
 	out := &runtimeapi.ListPodSandboxResponse{}
 	for id, b := range s.Sandboxes {
 		if selected(r.GetFilter().GetLabelSelector(), b.Config.Labels) {
-			out.Items = append(out.Items, &runtimeapi.PodSandbox{Id: id, Metadata: b.Config.Metadata, State: b.Status.State, CreatedAt: b.Status.CreatedAt, Labels: b.Config.Labels, RuntimeHandler: b.Handler})
+			out.Items = append(out.Items, &runtimeapi.PodSandbox{Id: id, Metadata: b.Config.Metadata, State: b.Status.State, CreatedAt: b.Status.CreatedAt, Labels: b.Config.Labels, Annotations: b.Config.Annotations, RuntimeHandler: b.Handler})
 		}
 	}
 	return out, nil
@@ -421,8 +421,8 @@ func (s *Server) UpdateContainerResources(_ context.Context, r *runtimeapi.Updat
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// ExecSync implements the CRI: the command exit N prints output and exits with N, and
-// sleep runs until its timeout.
+// ExecSync implements the CRI: the command exit N prints output and exits with N, print N prints
+// N bytes, and sleep runs until its timeout.
 func (s *Server) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	if r.Cmd[0] == "sleep" {
 		select {
@@ -433,6 +433,9 @@ func (s *Server) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*
 		}
 	}
 	code, _ := strconv.Atoi(slices.Concat(r.Cmd, []string{"0"})[1])
+	if r.Cmd[0] == "print" {
+		return &runtimeapi.ExecSyncResponse{Stdout: make([]byte, code)}, nil
+	}
 	return &runtimeapi.ExecSyncResponse{ExitCode: int32(code), Stdout: []byte("output\n")}, nil
 }
 
