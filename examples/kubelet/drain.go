@@ -120,7 +120,8 @@ func (p shutdownPeriods) drain(ctx context.Context, pods drainer) {
 // grace is the time that a pod has to end: its own, but no longer than its period.
 func (p shutdownPeriods) grace(i int, pod *corev1.Pod) time.Duration {
 	if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
-		return max(time.Second, min(p[i].grace, time.Duration(*own)*time.Second))
+		seconds := min(*own, int64(p[i].grace/time.Second)+1) // a Duration may be too small for *own
+		return max(time.Second, min(p[i].grace, time.Duration(seconds)*time.Second))
 	}
 	return p[i].grace
 }

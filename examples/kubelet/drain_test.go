@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +56,15 @@ func TestShutdownPeriods(t *testing.T) {
 	}
 	if got := p.of(&corev1.Pod{}); got != 1 {
 		t.Errorf("a pod without priority has period %d, want 1", got)
+	}
+}
+
+func TestAPeriodLimitsAnyGracePeriod(t *testing.T) {
+	p := shutdownPeriods{{0, 20500 * time.Millisecond}}
+	for own, want := range map[int64]time.Duration{0: time.Second, 5: 5 * time.Second, 20: 20 * time.Second, 21: 20500 * time.Millisecond, 1e10: 20500 * time.Millisecond, math.MaxInt64: 20500 * time.Millisecond} {
+		if got := p.grace(0, &corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &own}}); got != want {
+			t.Errorf("a pod with %d seconds has %v, want %v", own, got, want)
+		}
 	}
 }
 
