@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -394,4 +395,47 @@ func endedRun(t *testing.T, r *Runtime, id podruntime.ContainerID) {
 	if err := errors.Join(os.WriteFile(filepath.Join(draft, "starting"), nil, 0o600), syscall.Mkfifo(filepath.Join(draft, "alive"), 0o600), os.Rename(draft, dir)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A process that a command of kubectl exec has left behind may not be killable at once, for example
+// while it waits for a disk. Its container has not ended until then, and no other waits for it.
+func TestTheRestOfARunThatHasEndedHoldsUpNoOther(t *testing.T) {
+	root, err := Lock(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	ids := []podruntime.ContainerID{{Pod: "a", Name: "c"}, {Pod: "b", Name: "c"}}
+	synctest.Test(t, func(t *testing.T) {
+		r, err := New(t.Context(), Config{Root: root})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range ids {
+			if err := os.MkdirAll(r.dir(id), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := record.Write(filepath.Join(r.dir(id), "exit.json"), shim.Exit{Code: 3}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rest := newRun() // whose sweep goes on
+		r.runs[ids[0]], r.ended[ids[1]] = rest, true
+		list := func(state podruntime.ContainerState, within time.Duration) {
+			t.Helper()
+			begin := time.Now()
+			all, err := r.List(t.Context(), "")
+			if err != nil || len(all) != 2 || all[0].State != state || all[1].State != podruntime.ContainerExited || all[1].ExitCode != 3 {
+				t.Errorf("%+v, %v", all, err)
+			}
+			if d := time.Since(begin); d != within {
+				t.Errorf("the list took %v, want %v", d, within)
+			}
+		}
+		list(podruntime.ContainerRunning, endPatience)
+		list(podruntime.ContainerRunning, 0)
+		r.finish(ids[0], rest)
+		list(podruntime.ContainerExited, 0)
+		r.Close()
+	})
 }

@@ -55,12 +55,24 @@ type Runtime struct {
 
 // A run is a run that is followed until it ends.
 type run struct {
-	begun chan struct{} // closed when the command runs or has ended
-	over  chan struct{} // closed when nothing of it is left
-	once  sync.Once
+	begun  chan struct{} // closed when the command runs or has ended
+	over   chan struct{} // closed when nothing of it is left
+	once   sync.Once
+	ending sync.Once
+	late   chan struct{} // closed some time after the command was seen to have ended
 }
 
 func (r *run) begin() { r.once.Do(func() { close(r.begun) }) }
+
+// endPatience is the time for which a list waits, once, for the rest of a run whose command has
+// ended. It is longer than a sweep takes on a busy machine.
+const endPatience = 5 * time.Second
+
+// end returns late, and begins its time.
+func (r *run) end() <-chan struct{} {
+	r.ending.Do(func() { time.AfterFunc(endPatience, func() { close(r.late) }) })
+	return r.late
+}
 
 var _ interface {
 	podruntime.Runtime
@@ -143,9 +155,12 @@ func (r *Runtime) container(ctx context.Context, id podruntime.ContainerID) (pod
 	switch {
 	case st.Exit != nil:
 		e := st.Exit
+		if over, err := r.awaitEnd(ctx, id); err != nil || !over {
+			c.State, c.StartedAt = podruntime.ContainerRunning, e.StartedAt
+			return c, err
+		}
 		c.State, c.ExitCode, c.Signal, c.Reason, c.Message = podruntime.ContainerExited, e.Code, e.Signal, e.Reason, e.Message
 		c.StartedAt, c.FinishedAt = e.StartedAt, e.FinishedAt
-		err = r.awaitEnd(ctx, id)
 	case st.MayHaveStarted:
 		c.State = podruntime.ContainerRunning
 		_, err = r.follow(id)
@@ -171,23 +186,28 @@ func (r *Runtime) awaitBegin(ctx context.Context, id podruntime.ContainerID) (sh
 	}
 }
 
-// awaitEnd waits for the shim of a run that has an exit: it is about to end, too.
-func (r *Runtime) awaitEnd(ctx context.Context, id podruntime.ContainerID) error {
+// awaitEnd waits for the shim of a run that has an exit: it is about to end, too. It reports
+// false if something of the run is left, such as a process that a command of kubectl exec has
+// left behind and that can't be killed at once. The run has not ended until that is gone, and the
+// other pods must not wait for it.
+func (r *Runtime) awaitEnd(ctx context.Context, id podruntime.ContainerID) (over bool, err error) {
 	r.mu.Lock()
 	ended := r.ended[id]
 	r.mu.Unlock()
 	if ended {
-		return nil
+		return true, nil
 	}
 	followed, err := r.follow(id)
 	if err != nil {
-		return err
+		return false, err
 	}
 	select {
 	case <-followed.over:
-		return nil
+		return true, nil
+	case <-followed.end():
+		return false, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 }
 
@@ -298,7 +318,7 @@ func (r *Runtime) follow(id podruntime.ContainerID) (*run, error) {
 
 // newRun returns a run that is not followed yet.
 func newRun() *run {
-	return &run{begun: make(chan struct{}), over: make(chan struct{})}
+	return &run{begun: make(chan struct{}), over: make(chan struct{}), late: make(chan struct{})}
 }
 
 // finish ends the life of a run of which nothing is left.
