@@ -397,40 +397,27 @@ const clockTick = 10 * time.Millisecond
 
 // Usage returns the usage of all containers that run, by pod and name.
 func (r *Runtime) Usage() (map[types.UID]map[string]Usage, error) {
-	processes, err := os.ReadDir("/proc")
+	pods := filepath.Join(r.cfg.Root.Path(), "pods")
+	runs, err := shim.Runs(pods)
 	if err != nil {
 		return nil, err
 	}
-	var (
-		usage  = make(map[types.UID]map[string]Usage)
-		prefix = shim.Variable + "=" + filepath.Join(r.cfg.Root.Path(), "pods") + "/"
-		page   = uint64(os.Getpagesize())
-	)
-	for _, entry := range processes {
-		if _, err := strconv.Atoi(entry.Name()); err != nil {
+	usage := make(map[types.UID]map[string]Usage)
+	page := uint64(os.Getpagesize())
+	for pid, run := range runs {
+		parts := strings.Split(strings.TrimPrefix(run, pods+"/"), "/") // UID/containers/NAME/N
+		if len(parts) < 4 {
 			continue
 		}
-		dir := filepath.Join("/proc", entry.Name())
-		environ, err := os.ReadFile(filepath.Join(dir, "environ"))
-		if err != nil {
-			continue // gone, or another user's
+		pod := types.UID(parts[0])
+		if usage[pod] == nil {
+			usage[pod] = make(map[string]Usage)
 		}
-		for v := range strings.SplitSeq(string(environ), "\x00") {
-			rest, ok := strings.CutPrefix(v, prefix)
-			parts := strings.Split(rest, "/") // UID/containers/NAME/N
-			if !ok || len(parts) < 4 {
-				continue
-			}
-			pod := types.UID(parts[0])
-			if usage[pod] == nil {
-				usage[pod] = make(map[string]Usage)
-			}
-			u := usage[pod][parts[2]]
-			u.CPU += cpuTime(dir)
-			u.Memory += resident(dir) * page
-			usage[pod][parts[2]] = u
-			break
-		}
+		dir := filepath.Join("/proc", strconv.Itoa(pid))
+		u := usage[pod][parts[2]]
+		u.CPU += cpuTime(dir)
+		u.Memory += resident(dir) * page
+		usage[pod][parts[2]] = u
 	}
 	return usage, nil
 }

@@ -127,6 +127,9 @@ func TestAProgramThatSetsItsTitle(t *testing.T) {
 		if err != nil || string(result.Output) != "word\n" {
 			t.Errorf("a probe printed %q, %v", result.Output, err)
 		}
+		if runs, err := shim.Runs(filepath.Join(r.root, "pods")); err != nil || runs[run.pid] != run.dir {
+			t.Errorf("its usage is not that of its container: it belongs to %q, %v", runs[run.pid], err)
+		}
 		r.restart()
 	}
 }

@@ -37,6 +37,6 @@
 // If the shim itself is killed, usually by the kernel when memory runs out, the
 // kernel kills its command (PR_SET_PDEATHSIG), and [Run.Follow] kills the
 // descendants, which it recognizes by a variable in their environment. A process
-// that has become a daemon and has cleared its environment is missed if its shim is
-// killed.
+// that has become a daemon, and has cleared its environment or written its title over it, is
+// missed if its shim is killed.
 package shim

@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,7 @@ func sweep(ctx context.Context, dir string) error {
 	// and ports.
 	dying := map[int]string{} // when it was started, by its number
 	for {
-		found, err := marked(func(run string) bool { return run == dir }, func(p *os.Process) {
+		found, err := marked(dir, func(p *os.Process) {
 			if st, ok := readStat(p.Pid); ok {
 				dying[p.Pid] = st.started
 			}
@@ -69,15 +70,57 @@ func Environ(dir string, pid int) ([]string, error) {
 	return c.Env, err
 }
 
+// Runs returns the folder of the run of each process, shims included, that belongs to a run below
+// root. A process that has written over its environment belongs to the run of its parent.
+func Runs(root string) (map[int]string, error) {
+	pids, err := processes()
+	if err != nil {
+		return nil, err
+	}
+	runs, parents := map[int]string{}, map[int]int{}
+	for _, pid := range pids {
+		if run := runOf(pid); strings.HasPrefix(run, root+"/") {
+			runs[pid] = run
+		} else if st, ok := readStat(pid); ok {
+			parents[pid] = st.parent
+		}
+	}
+	for more := true; more; {
+		more = false
+		for pid, parent := range parents {
+			if run, ok := runs[parent]; ok {
+				runs[pid], more = run, true
+				delete(parents, pid)
+			}
+		}
+	}
+	return runs, nil
+}
+
+// runOf returns the run in the environment of a process, or nothing.
+func runOf(pid int) string {
+	environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+	if err != nil {
+		return "" // gone, or another user's
+	}
+	for v := range strings.SplitSeq(string(environ), "\x00") {
+		if run, ok := strings.CutPrefix(v, Variable+"="); ok {
+			return run
+		}
+	}
+	return ""
+}
+
 // Processes returns the numbers of all processes, shims included, that belong to
 // runs in folders below root.
 func Processes(root string) ([]int, error) {
-	return marked(func(run string) bool { return strings.HasPrefix(run, root+"/") }, func(*os.Process) {})
+	runs, err := Runs(root)
+	return slices.Collect(maps.Keys(runs)), err
 }
 
-// marked returns the processes that were started with a run in their
-// environment that matches, and does something with each.
-func marked(matches func(run string) bool, do func(*os.Process)) (found []int, err error) {
+// marked returns the processes that were started with a run in their environment, and does
+// something with each.
+func marked(dir string, do func(*os.Process)) (found []int, err error) {
 	pids, err := processes()
 	if err != nil {
 		return nil, err
@@ -89,11 +132,7 @@ func marked(matches func(run string) bool, do func(*os.Process)) (found []int, e
 		if err != nil {
 			continue
 		}
-		environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-		if err == nil && slices.ContainsFunc(strings.Split(string(environ), "\x00"), func(v string) bool {
-			run, ok := strings.CutPrefix(v, Variable+"=")
-			return ok && matches(run)
-		}) {
+		if runOf(pid) == dir {
 			found = append(found, pid)
 			do(p)
 		}
