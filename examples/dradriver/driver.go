@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,7 +62,7 @@ func describe(sys fs.FS, name string) (*nic, error) {
 	if err != nil {
 		return nil, err
 	}
-	one := &nic{mac: read(sys, path.Join(dir, "address")), up: read(sys, path.Join(dir, "operstate")) == "up"}
+	one := &nic{MAC: read(sys, path.Join(dir, "address")), link: cmp.Or(read(sys, path.Join(dir, "operstate")), "unknown")}
 	// The address stays when udev renames the interface.
 	one.Name = "pci-" + strings.NewReplacer(":", "-", ".", "-").Replace(*attributes[sysfs.PCIBusID].StringValue)
 	attributes["interfaceName"] = resourcev1.DeviceAttribute{StringValue: &name}
@@ -87,10 +88,12 @@ func (d *driver) found(devices map[string]nic) {
 	d.changed = make(chan struct{})
 }
 
-// prepared is what the driver remembers of a claim: the answer for the kubelet. What
-// has to be undone is the CDI file, which has the UID of the claim in its name.
+// prepared is what the driver remembers of a claim: the answer for the kubelet, and the
+// interfaces, which it can't see while a Pod has them. What has to be undone is the CDI file,
+// which has the UID of the claim in its name.
 type prepared struct {
-	Devices []kubeletplugin.Device `json:"devices"`
+	Devices    []kubeletplugin.Device `json:"devices"`
+	Interfaces []nic                  `json:"interfaces"`
 }
 
 // PrepareResourceClaims writes a CDI file and the status of each claim. The
@@ -118,6 +121,7 @@ func (d *driver) prepare(claim *resourcev1.ResourceClaim, begin func(prepared) e
 		if !ok {
 			return state, fmt.Errorf("device %s is not on this node", result.Device)
 		}
+		state.Interfaces = append(state.Interfaces, one)
 		name := *one.Attributes["interfaceName"].StringValue
 		// The name has the claim's UID, because runtimes cache CDI devices.
 		id := string(claim.UID) + "-" + result.Device
@@ -145,7 +149,7 @@ func (d *driver) statuses(claim *resourcev1.ResourceClaim) (statuses []resourcev
 	for _, result := range d.results(claim) {
 		if one, ok := d.device(result.Device); ok {
 			status := claimstatus.Bound(result, "Prepared", "The interface is ready for the Pod.")
-			status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: *one.Attributes["interfaceName"].StringValue, HardwareAddress: one.mac}
+			status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: *one.Attributes["interfaceName"].StringValue, HardwareAddress: one.MAC}
 			statuses = append(statuses, status)
 		}
 	}
@@ -180,8 +184,11 @@ func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 
 // unprepare undoes prepare, whatever of it was done.
 func (d *driver) unprepare(_ context.Context, claim claimstore.Claim, _ prepared, _ claimstore.Phase) error {
-	if err := os.Remove(d.cdiFile(claim.UID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	file := d.cdiFile(claim.UID)
+	for _, name := range []string{file + unfinished, file} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	fmt.Fprintf(d.stdout, "unprepared claim %s\n", claim.NamespacedName)
 	return nil
@@ -224,7 +231,11 @@ func (d *driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 		changed := d.changed
 		for name, one := range d.devices {
 			health := kubeletplugin.DeviceHealth{PoolName: d.pool, DeviceName: name, Health: kubeletplugin.HealthStatusHealthy, LastUpdated: time.Now()}
-			if !one.up {
+			switch one.link {
+			case "up":
+			case "":
+				health.Health, health.Message = kubeletplugin.HealthStatusUnknown, "The interface is in the network of a Pod, or it was unplugged there."
+			default:
 				health.Health, health.Message = kubeletplugin.HealthStatusUnhealthy, "The interface has no link."
 			}
 			report.Devices = append(report.Devices, health)
@@ -248,6 +259,10 @@ func (d *driver) cdiFile(claim types.UID) string {
 	return filepath.Join(d.cdiDir, driverName+"-"+string(claim)+".json")
 }
 
+// unfinished ends the name of a CDI file that is being written. A driver that is killed then
+// leaves it, and runtimes ignore it.
+const unfinished = ".tmp"
+
 // writeCDI replaces a CDI file in one step, because a runtime may read it at any
 // time.
 func (d *driver) writeCDI(claim types.UID, spec *cdi.Spec) error {
@@ -259,8 +274,8 @@ func (d *driver) writeCDI(claim types.UID, spec *cdi.Spec) error {
 		return err
 	}
 	name := d.cdiFile(claim)
-	if err := os.WriteFile(name+".tmp", content, 0o644); err != nil {
+	if err := os.WriteFile(name+unfinished, content, 0o644); err != nil {
 		return err
 	}
-	return os.Rename(name+".tmp", name)
+	return os.Rename(name+unfinished, name)
 }

@@ -120,14 +120,14 @@ func (o *options) scan(ctx context.Context, d *driver, publisher *resourceslice.
 	poll := time.NewTicker(o.poll)
 	defer poll.Stop()
 	for ctx.Err() == nil {
-		devices, err := discover(d.sys)
+		devices, err := d.discover(ctx)
 		if err == nil {
 			d.found(devices)
 			// These are all the pools of the driver on this node: a pool of an earlier
 			// version of the driver with another name is removed.
 			err = publisher.SetAll(driverName, map[string]resourceslice.Pool{d.pool: {Devices: d.published()}})
 		}
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			fmt.Fprintln(d.stdout, err) // the published slices stay
 		}
 		select {
@@ -139,12 +139,35 @@ func (o *options) scan(ctx context.Context, d *driver, publisher *resourceslice.
 
 // nic is a network interface.
 type nic struct {
-	resourcev1.Device
-	mac string
-	up  bool
+	resourcev1.Device `json:"device"`
+	MAC               string `json:"mac"`
+	// link is the state of its link, empty if it is not in the network of the host.
+	link string
 }
 
-// discover returns the network interfaces on a PCI bus, by device name.
+// discover returns the network interfaces by device name: those of the host, and those of
+// prepared claims, which the runtime moves into the network of the Pod. The claims come
+// first: an interface may come back at any time.
+func (d *driver) discover(ctx context.Context) (map[string]nic, error) {
+	claims, err := d.claims.All(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, err := discover(d.sys)
+	if err != nil {
+		return nil, err
+	}
+	for _, state := range claims {
+		for _, one := range state.Interfaces {
+			if _, ok := found[one.Name]; !ok {
+				found[one.Name] = one
+			}
+		}
+	}
+	return found, nil
+}
+
+// discover returns the network interfaces of the host on a PCI bus, by device name.
 func discover(sys fs.FS) (map[string]nic, error) {
 	entries, err := fs.ReadDir(sys, "class/net")
 	if err != nil {
@@ -171,7 +194,7 @@ func (d *driver) published() []resourcev1.Device {
 	var devices []resourcev1.Device
 	for one := range maps.Values(d.devices) {
 		device := one.Device
-		if !one.up {
+		if one.link != "up" && one.link != "" {
 			device.Taints = []resourcev1.DeviceTaint{{Key: driverName + "/no-link", Effect: resourcev1.DeviceTaintEffectNoSchedule}}
 		}
 		devices = append(devices, device)

@@ -270,13 +270,34 @@ func TestAClaimIsPreparedAndUnprepared(t *testing.T) {
 	await(healthapi.HealthStatus_UNHEALTHY)
 	m.eventually("a taint", func() bool { return len(slices()[0].Spec.Devices[0].Taints) == 1 })
 
-	// The next process of the driver answers from what this one has remembered.
+	// The Pod has the interface in its own network. The device stays published, and the next
+	// process of the driver answers from what this one has remembered.
+	if err := os.Remove(filepath.Join(m.dir, "sys/class/net/eth0")); err != nil {
+		t.Fatal(err)
+	}
+	await(healthapi.HealthStatus_UNKNOWN)
 	stop()
 	m.start(client)
 	k = m.register()
 	if ids, _ := m.prepare(k, claim); len(ids) != 1 {
 		t.Errorf("CDI devices %v after a restart", ids)
 	}
+	if health, err = k.NodeWatchResources(t.Context(), &healthapi.NodeWatchResourcesRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	await(healthapi.HealthStatus_UNKNOWN)
+	m.eventually("the device without a taint", func() bool {
+		all := slices()
+		return len(all) == 1 && len(all[0].Spec.Devices) == 1 && len(all[0].Spec.Devices[0].Taints) == 0
+	})
+	if now := slices()[0].Spec.Devices[0]; len(now.Attributes) != len(published.Attributes) {
+		t.Errorf("published %+v", now)
+	}
+	if status := apitest.List[*resourcev1.ResourceClaim](s, "default")[0].Status.Devices; len(status) != 1 || status[0].NetworkData.HardwareAddress != "02:00:00:00:00:01" {
+		t.Errorf("status %+v", status)
+	}
+	// A process that was killed has left a part of a CDI file.
+	m.write("cdi/"+driverName+"-"+string(claim.UID)+".json.tmp", "{")
 	for range 2 {
 		m.unprepare(k, claim)
 	}
