@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -225,8 +224,7 @@ func hasEnded(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// killShimsThatHang kills the shims of pods whose containers containerd can't stop, as an administrator must: a start
-// that containerd's death has cut in two may leave a shim that answers nobody. A kubelet can only try again.
+// killShimsThatHang kills the shims that hang of pods that have not ended. A kubelet can only try again.
 func (s *suite) killShimsThatHang(t *testing.T, pods []corev1.Pod) {
 	t.Helper()
 	cri := s.runtime.Client(t)
@@ -234,23 +232,12 @@ func (s *suite) killShimsThatHang(t *testing.T, pods []corev1.Pod) {
 		if hasEnded(&p) {
 			continue
 		}
-		label := map[string]string{"io.kubernetes.pod.uid": string(p.UID)}
-		containers, err := cri.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: label}})
+		killed, err := s.runtime.KillHangingShims(t.Context(), cri, p.UID)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range containers.Containers {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			_, err := cri.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.Id})
-			cancel()
-			if err == nil || !strings.Contains(status.Convert(err).Message(), "deadline exceeded") {
-				continue
-			}
-			shims := s.runtime.Shims(c.PodSandboxId)
-			t.Logf("%s: containerd can't stop container %s (%v), so its shims %v are killed", p.Name, c.Id, err, shims)
-			for _, pid := range shims {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
+		if len(killed) > 0 {
+			t.Logf("%s: containerd can't stop a container, so its shims %v were killed", p.Name, killed)
 		}
 	}
 }

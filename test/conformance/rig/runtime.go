@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubewright/kubewright/internal/cgroups"
@@ -296,6 +297,33 @@ func (r *Runtime) Shims(sandbox ...string) (pids []int) {
 		}
 	}
 	return pids
+}
+
+// stopPatience is the time that containerd has to stop a container before its shim hangs.
+const stopPatience = 20 * time.Second
+
+// KillHangingShims kills the shims of a pod whose containers containerd can't stop, as an administrator must, and returns
+// them: a start that containerd's death has cut in two may leave a shim that answers no one.
+func (r *Runtime) KillHangingShims(ctx context.Context, client runtimeapi.RuntimeServiceClient, pod types.UID) (killed []int, err error) {
+	label := map[string]string{"io.kubernetes.pod.uid": string(pod)}
+	list, err := client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: label}})
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range list.Containers {
+		stop, cancel := context.WithTimeout(ctx, stopPatience)
+		_, err := client.StopContainer(stop, &runtimeapi.StopContainerRequest{ContainerId: c.Id})
+		cancel()
+		if err == nil || !strings.Contains(status.Convert(err).Message(), "deadline exceeded") {
+			continue
+		}
+		for _, pid := range r.Shims(c.PodSandboxId) {
+			if syscall.Kill(pid, syscall.SIGKILL) == nil {
+				killed = append(killed, pid)
+			}
+		}
+	}
+	return killed, nil
 }
 
 func (r *Runtime) connect() (*grpc.ClientConn, runtimeapi.RuntimeServiceClient, error) {
