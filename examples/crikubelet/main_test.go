@@ -215,6 +215,22 @@ func TestASecondKubeletThatWaitsCanBeStopped(t *testing.T) {
 	}
 }
 
+// SIGTERM ends the kubelet while a hook of a pod runs, which may never end.
+func TestAHookThatNeverEndsDoesNotKeepTheKubelet(t *testing.T) {
+	n := newNode(t)
+	c := main0("forever")
+	c[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sleep"}}}}
+	n.put("hook", corev1.PodSpec{Containers: c})
+	exampletest.Eventually(t, n.api, "the hook to run", func() bool {
+		n.runtime.Lock()
+		defer n.runtime.Unlock()
+		return n.runtime.Calls["ExecSync"] == 1
+	})
+	if err := n.program.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPodsThatDoNotFitTheNodeFail(t *testing.T) {
 	n := newNode(t, "--max-pods=2")
 	n.put("elsewhere", corev1.PodSpec{NodeSelector: map[string]string{"zone": "x"}, Containers: main0("forever")})

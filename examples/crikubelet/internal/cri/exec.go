@@ -5,6 +5,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -38,7 +39,9 @@ const execSlack = 10 * time.Second
 const maxOutput = 1 << 20
 
 // Exec implements podruntime.Execer. A runtime leaves a command running if the call is
-// cancelled, so the timeout is the runtime's, in whole seconds, and Exec waits for it.
+// cancelled, so the timeout is the runtime's, in whole seconds, and Exec waits for it. It does not
+// wait if ctx is cancelled: then the container is about to end, and the command with it, or this
+// process is, and a hook may take as long as it likes.
 func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command []string) (podruntime.ExecResult, error) {
 	container, err := r.running(ctx, id)
 	if err != nil {
@@ -52,6 +55,13 @@ func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command [
 		defer cancel()
 		call = bounded
 	}
+	call, cancel := context.WithCancel(call)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			cancel()
+		}
+	})()
 	answer, err := r.client.ExecSync(call, &runtimeapi.ExecSyncRequest{ContainerId: container, Cmd: command, Timeout: int64(timeout / time.Second)}, grpc.MaxCallRecvMsgSize(maxOutput))
 	if status.Code(err) == codes.DeadlineExceeded {
 		return podruntime.ExecResult{}, fmt.Errorf("command timed out: %w", context.DeadlineExceeded)

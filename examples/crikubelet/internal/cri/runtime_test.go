@@ -583,6 +583,31 @@ func TestExecWaitsForTheTimeoutOfTheRuntime(t *testing.T) {
 	}
 }
 
+// A hook that never ends does not keep the kubelet from ending.
+func TestExecEndsIfItsContextIsCancelled(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	begun := make(chan struct{})
+	server.Fail = func(method string) error {
+		if method == "ExecSync" {
+			close(begun)
+		}
+		return nil
+	}
+	go func() {
+		<-begun
+		cancel()
+	}()
+	if _, err := r.Exec(ctx, spec.ID, []string{"sleep"}); err == nil {
+		t.Error("no error")
+	}
+}
+
 // The output of probes is limited, so that it does not fill the memory of the node.
 func TestExecReadsNoMoreThanItsLimit(t *testing.T) {
 	server := criserver.Start(t)

@@ -422,11 +422,15 @@ func (s *Server) UpdateContainerResources(_ context.Context, r *runtimeapi.Updat
 }
 
 // ExecSync implements the CRI: the command exit N prints output and exits with N, print N prints
-// N bytes, and sleep runs until its timeout.
+// N bytes, and sleep runs until its timeout or, without one, until the call ends.
 func (s *Server) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	if r.Cmd[0] == "sleep" {
+		var timeout <-chan time.Time
+		if r.Timeout > 0 {
+			timeout = time.After(time.Duration(r.Timeout) * time.Second)
+		}
 		select {
-		case <-time.After(time.Duration(r.Timeout) * time.Second):
+		case <-timeout:
 			return nil, status.Error(codes.DeadlineExceeded, "timed out")
 		case <-ctx.Done():
 			return nil, ctx.Err()
