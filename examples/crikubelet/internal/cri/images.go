@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -79,12 +80,10 @@ func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.Im
 	if err != nil {
 		return err
 	}
-	select {
-	case r.pulls <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := r.pulls.enter(ctx, pod.Namespace); err != nil {
+		return err
 	}
-	defer func() { <-r.pulls }()
+	defer r.pulls.leave(pod.Namespace)
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.PullTimeout)
 	defer cancel()
 	if len(credentials) == 0 {
@@ -112,6 +111,53 @@ func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.Im
 		errs = append(errs, fmt.Errorf("the image was not pulled within %v", r.cfg.PullTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+// A pullPlaces limits the pulls at once to max, and to one less for a namespace, unless that is
+// none: one whose registries hang must leave a place for the others.
+type pullPlaces struct {
+	max int
+
+	mu      sync.Mutex
+	all     int
+	of      map[string]int // by namespace
+	changed chan struct{}  // closed by the next leave
+}
+
+func newPullPlaces(max int) *pullPlaces {
+	return &pullPlaces{max: max, of: map[string]int{}, changed: make(chan struct{})}
+}
+
+// enter waits for a place, or for the end of ctx.
+func (p *pullPlaces) enter(ctx context.Context, namespace string) error {
+	for {
+		p.mu.Lock()
+		if p.all < p.max && p.of[namespace] < max(p.max-1, 1) {
+			p.all++
+			p.of[namespace]++
+			p.mu.Unlock()
+			return nil
+		}
+		changed := p.changed
+		p.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// leave gives a place back.
+func (p *pullPlaces) leave(namespace string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all--
+	if p.of[namespace]--; p.of[namespace] == 0 {
+		delete(p.of, namespace)
+	}
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
 // answered reports whether an error of a call is the answer of the runtime. Otherwise the

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -237,30 +238,44 @@ func (tarpit) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest, _
 }
 
 // A registry that hangs has a place of a pull for a limited time, however many credentials the
-// pod has for it.
+// pod has for it, and leaves one for pods of other namespaces.
 func TestARegistryThatHangsDelaysOtherPullsForALimitedTime(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "many"}, Type: corev1.SecretTypeDockercfg,
 		Data: map[string][]byte{corev1.DockerConfigKey: []byte(`{"tarpit.example": {"username": "a"}, "*.example": {"username": "b"}, "tarpit.example/app": {"username": "c"}}`)}}
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		r := &Runtime{cfg: Config{Secrets: clients(secret).CoreV1(), PullTimeout: time.Hour}, images: tarpit{}, pulls: make(chan struct{}, 1)}
-		r.pulledImages = pulledImages{dir: dir, pulling: map[string]int{}}
-		begin, failed := time.Now(), make(chan error, 1)
-		go func() {
-			p := pod(func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "many"}} })
-			failed <- r.pull(t.Context(), p, &runtimeapi.ImageSpec{Image: "tarpit.example/app:1"}, "")
-		}()
-		synctest.Wait()
-		if err := r.pull(t.Context(), pod(), &runtimeapi.ImageSpec{Image: "app:1"}, ""); err != nil {
-			t.Error(err)
-		}
-		if d := time.Since(begin); d != time.Hour {
-			t.Errorf("the other image was pulled after %v", d)
-		}
-		if err := <-failed; err == nil || !strings.Contains(err.Error(), "not pulled within 1h0m0s") {
-			t.Errorf("the image of the registry that hangs: %v", err)
-		}
-	})
+	for max, waits := range map[int]map[string]time.Duration{1: {"other": time.Hour}, 3: {"other": 0, "default": time.Hour}} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			r := &Runtime{cfg: Config{Secrets: clients(secret).CoreV1(), PullTimeout: time.Hour}, images: tarpit{}, pulls: newPullPlaces(max)}
+			r.pulledImages = pulledImages{dir: dir, pulling: map[string]int{}}
+			begin, failed := time.Now(), make(chan error)
+			hanging := min(max, 2)
+			for range hanging {
+				go func() {
+					p := pod(func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "many"}} })
+					failed <- r.pull(t.Context(), p, &runtimeapi.ImageSpec{Image: "tarpit.example/app:1"}, "")
+				}()
+			}
+			synctest.Wait()
+			var wg sync.WaitGroup
+			for namespace, want := range waits {
+				wg.Go(func() {
+					p := pod(func(p *corev1.Pod) { p.Namespace = namespace })
+					if err := r.pull(t.Context(), p, &runtimeapi.ImageSpec{Image: "app:1"}, ""); err != nil || time.Since(begin) != want {
+						t.Errorf("max %d: the image of namespace %s was pulled after %v, %v, want %v", max, namespace, time.Since(begin), err, want)
+					}
+				})
+			}
+			for range hanging {
+				if err := <-failed; err == nil || !strings.Contains(err.Error(), "not pulled within 1h0m0s") {
+					t.Errorf("the image of the registry that hangs: %v", err)
+				}
+			}
+			wg.Wait()
+			if len(r.pulls.of) > 0 || r.pulls.all > 0 {
+				t.Errorf("after all pulls: %v", r.pulls.of)
+			}
+		})
+	}
 }
 
 func TestCredentialsAreForTheirRegistry(t *testing.T) {

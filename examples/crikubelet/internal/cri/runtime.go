@@ -67,8 +67,8 @@ type Config struct {
 	// Poll is the time between two lists of all containers if the runtime reports
 	// no events. Default: DefaultPoll.
 	Poll time.Duration
-	// MaxPulls is the number of images that are pulled at once. Default:
-	// DefaultMaxPulls.
+	// MaxPulls is the number of images that are pulled at once. Pods of one namespace have
+	// one less. Default: DefaultMaxPulls.
 	MaxPulls int
 	// PullTimeout is the time that an image may take, with all credentials of the pod. The
 	// runtime may lose what it has of an image that takes longer. Default: DefaultPullTimeout.
@@ -89,7 +89,7 @@ type Runtime struct {
 	conn   *grpc.ClientConn
 	client runtimeapi.RuntimeServiceClient
 	images runtimeapi.ImageServiceClient
-	pulls  chan struct{}
+	pulls  *pullPlaces
 
 	pulledImages pulledImages
 	follow       runningList
@@ -142,7 +142,7 @@ func New(cfg Config) (*Runtime, error) {
 	return &Runtime{
 		pulledImages: pulledImages{dir: cfg.PullDir, pulling: map[string]int{}},
 		cfg:          cfg, conn: conn, client: runtimeapi.NewRuntimeServiceClient(conn), images: runtimeapi.NewImageServiceClient(conn),
-		pulls: make(chan struct{}, cfg.MaxPulls), statuses: map[string]*runtimeapi.ContainerStatus{}, boxes: map[string]*runtimeapi.PodSandboxStatus{},
+		pulls: newPullPlaces(cfg.MaxPulls), statuses: map[string]*runtimeapi.ContainerStatus{}, boxes: map[string]*runtimeapi.PodSandboxStatus{},
 	}, nil
 }
 
