@@ -359,6 +359,10 @@ func seekLines(f *os.File, n int64) error {
 			}
 			after = start
 		}
+		if after-at > maxEntry { // what is before is damaged
+			_, err := f.Seek(after, io.SeekStart)
+			return err
+		}
 	}
 	// The first entry has no newline before it.
 	full, err := isFull(f, 0)

@@ -260,6 +260,29 @@ func TestALogWithoutNewlinesNeedsLittleMemory(t *testing.T) {
 	}
 }
 
+// The end of a log is found without a search through a terabyte of what is no entry.
+func TestTheEndOfALogWithoutNewlines(t *testing.T) {
+	for _, tail := range []string{"", entry(3, "stdout", "P", "a") + entry(3, "stdout", "F", "b") + entry(3, "stdout", "F", "c")} {
+		path := write(t, "")
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.WriteAt([]byte("\n"+tail), 1<<40)
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		for lines, want := range map[int64]string{1: "c\n", 2: "ab\nc\n", 9: "ab\nc\n"} {
+			if tail == "" {
+				want = ""
+			}
+			if got := readAll(t, path, Options{Tail: lines}); got != want {
+				t.Errorf("%d lines: %.100q, want %q", lines, got, want)
+			}
+		}
+	}
+}
+
 func TestCloseEndsAReadThatWaits(t *testing.T) {
 	path := write(t, entry(1, "stdout", "F", "first"))
 	synctest.Test(t, func(t *testing.T) {
