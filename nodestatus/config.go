@@ -373,11 +373,8 @@ func checkCreation(path *field.Path, template *corev1.Node) field.ErrorList {
 	}
 	at = path.Child("Spec", "PodCIDRs")
 	cidrs := template.Spec.PodCIDRs
-	switch first := template.Spec.PodCIDR; {
-	case len(cidrs) == 0 && first != "":
-		cidrs = []string{first}
-	case first != "" && first != cidrs[0]:
-		problems = append(problems, field.Invalid(at.Index(0), cidrs[0], "must be PodCIDR, which is "+first))
+	if first := template.Spec.PodCIDR; first != "" && (len(cidrs) == 0 || first != cidrs[0]) {
+		cidrs = []string{first} // as the API server reads it
 	}
 	for i, cidr := range cidrs {
 		problems = append(problems, validation.IsValidCIDRForLegacyField(at.Index(i), cidr, false, nil)...)

@@ -106,8 +106,8 @@ func TestNewReportsEveryProblemByItsField(t *testing.T) {
 		}), []string{`Template.Finalizers: Invalid value: "a b"`, `Template.Finalizers[3]: Invalid value: "mine"`}},
 		{"Pod CIDRs", ok(func(c *Config) {
 			c.Template = template()
-			c.Template.Spec.PodCIDR, c.Template.Spec.PodCIDRs = "10.0.1.0/24", []string{"10.0.0.0/24", "10.0.0.0/33", "fd00::/64"}
-		}), []string{"Template.Spec.PodCIDRs[0]: Invalid value", "Template.Spec.PodCIDRs[1]: Invalid value"}},
+			c.Template.Spec.PodCIDR, c.Template.Spec.PodCIDRs = "10.0.0.0/24", []string{"10.0.0.0/24", "10.0.0.0/33", "fd00::/64"}
+		}), []string{"Template.Spec.PodCIDRs[1]: Invalid value"}},
 		{"a Pod CIDR", ok(func(c *Config) {
 			c.Template = template()
 			c.Template.Spec.PodCIDR = "10.0.0.0"
@@ -165,6 +165,10 @@ func TestNewAcceptsWhatTheAPIServerAccepts(t *testing.T) {
 		"both of them": func(n *corev1.Node) {
 			n.Spec.PodCIDR, n.Spec.PodCIDRs = "fd00::/64", []string{"fd00::/64", "10.0.0.0/24"}
 		},
+		"another Pod CIDR than the first": func(n *corev1.Node) {
+			n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.0.1.0/24", []string{"10.0.0.0/24", "10.0.0.0/33"}
+		},
+		"an address for a Pod CIDR": func(n *corev1.Node) { n.Spec.PodCIDR = "010.0.0.1/24" },
 	} {
 		tmpl := template()
 		edit(tmpl)
