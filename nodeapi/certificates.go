@@ -65,7 +65,7 @@ func (s *Server) certificate(ctx context.Context) (*tls.Config, func(), error) {
 		go func() {
 			defer close(ended)
 			renewal.follow(following, func(err error) {
-				s.report(ctx, err, "The time of the next serving certificate can't be computed again after a step of the clock")
+				s.report(ctx, err, "The next serving certificate can't be requested; the previous one stays in use")
 			})
 		}()
 		stop = func() {
@@ -122,19 +122,20 @@ func (s *Server) certificateUsed(ctx context.Context, c *tls.Certificate, selfSi
 	s.call(ctx, func() { s.cfg.Hooks.Certificate(CertificateUsed{NotAfter: leaf.NotAfter, SelfSigned: selfSigned}) })
 }
 
-// clockStep is the step of the clock after which a renewal is planned again, and the time
-// between two looks at the clock.
-const clockStep = time.Minute
-
 // A renewal has the manager that renews a certificate. The manager waits for the time of the
 // next certificate with a timer. A timer stands still while the machine is suspended, and
-// does not follow a clock that is set. So another manager takes its place after that.
+// does not follow a clock that is set. So if the time has passed by the clock, another
+// manager takes its place, once for each certificate: one that was stopped keeps its
+// goroutine until its timer fires.
 type renewal struct {
 	make func() (certificate.Manager, error)
 
 	mu      sync.Mutex
 	manager certificate.Manager
-	late    time.Duration // of its timer, by the clock
+
+	// Only follow uses these.
+	last    time.Time // when the latest certificate must be renewed
+	isTimed bool      // the manager may wait for that with its timer
 }
 
 // begin starts a manager in place of the present one.
@@ -148,16 +149,19 @@ func (r *renewal) begin() error {
 	if r.manager != nil {
 		r.manager.Stop()
 	}
-	r.manager, r.late = next, 0
+	r.manager = next
 	next.Start()
 	return nil
 }
 
 // follow looks at the clock until ctx is done, and then stops the manager.
 func (r *renewal) follow(ctx context.Context, failed func(error)) {
-	look := time.NewTicker(clockStep)
+	look := time.NewTicker(time.Minute)
 	defer look.Stop()
-	for last := time.Now(); ; {
+	for {
+		if err := r.look(time.Now()); err != nil {
+			failed(err)
+		}
 		select {
 		case <-ctx.Done():
 			r.mu.Lock()
@@ -166,24 +170,26 @@ func (r *renewal) follow(ctx context.Context, failed func(error)) {
 			return
 		case <-look.C:
 		}
-		now := time.Now()
-		if err := r.passed(now.Sub(last), now.Round(0).Sub(last.Round(0))); err != nil {
-			failed(err)
-		}
-		last = now
 	}
 }
 
-// passed records how much time has passed, for timers and on the clock.
-func (r *renewal) passed(timers, clock time.Duration) error {
-	r.mu.Lock()
-	r.late += clock - timers
-	isLate := r.late >= clockStep
-	r.mu.Unlock()
-	if !isLate {
+// look starts another manager if the present one is late.
+func (r *renewal) look(now time.Time) error {
+	if c := r.current(); c != nil {
+		life := c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)
+		// The manager begins after 70 to 90 % of the life, and at once if that is over.
+		if last := c.Leaf.NotAfter.Add(-life / 10); !last.Equal(r.last) {
+			r.last, r.isTimed = last, now.Before(last)
+		}
+	}
+	if !r.isTimed || now.Before(r.last) {
 		return nil
 	}
-	return r.begin()
+	if err := r.begin(); err != nil {
+		return err
+	}
+	r.isTimed = false
+	return nil
 }
 
 // current returns the certificate if there is one that has not expired.

@@ -152,8 +152,9 @@ type Certificate struct {
 	CertFile, KeyFile string
 	// Dir is the directory for certificates of the signer
 	// kubernetes.io/kubelet-serving. The Server requests a new one before the old one
-	// expires, also if the machine was suspended or its clock was set. Client must have the credentials of the node, and the cluster must have an
-	// approver for these requests.
+	// expires, also if the machine was suspended or its clock was set. Client must have
+	// the credentials of the node, and the cluster must have an approver for these
+	// requests.
 	Dir string
 	// Hosts are the IP addresses and DNS names of the node for requested and
 	// self-signed certificates. Required with Dir.

@@ -333,14 +333,20 @@ func TestAnIssuedCertificateIsUsedAndKeptForTheNextProcess(t *testing.T) {
 // TestARenewalFollowsTheClock: the machine was suspended, or its clock was wrong when the
 // process began. The timer of the manager would renew the certificate too late.
 func TestARenewalFollowsTheClock(t *testing.T) {
-	ca := newAuthority(t, "serving-ca")
+	begin := time.Now()
+	at := func(hours int) time.Time { return begin.Add(time.Duration(hours) * time.Hour) }
+	// issued returns a certificate that is valid for 100 hours.
+	issued := func(hours int) *tls.Certificate {
+		return &tls.Certificate{Leaf: &x509.Certificate{NotBefore: at(hours), NotAfter: at(hours + 100)}}
+	}
 	var made []*lateManager
+	var stored *tls.Certificate
 	var failure error
 	r := &renewal{make: func() (certificate.Manager, error) {
 		if failure != nil {
 			return nil, failure
 		}
-		made = append(made, &lateManager{cert: &tls.Certificate{Certificate: [][]byte{ca.cert.Raw}}})
+		made = append(made, &lateManager{cert: stored})
 		return made[len(made)-1], nil
 	}}
 	if err := r.begin(); err != nil {
@@ -348,22 +354,29 @@ func TestARenewalFollowsTheClock(t *testing.T) {
 	}
 	for _, step := range []struct {
 		name    string
-		clock   time.Duration // while a minute passes for timers
+		hour    int
+		cert    *tls.Certificate // nil if there is none or it has expired
 		failure error
 		made    int
 	}{
-		{"nothing", time.Minute, nil, 1},
-		{"half a minute", time.Minute + 30*time.Second, nil, 1},
-		{"and half a minute", time.Minute + 30*time.Second, nil, 2},
-		{"the clock is set back", -time.Hour, nil, 2},
-		{"and is right again", time.Hour + 2*time.Minute, nil, 2},
-		{"and ahead", time.Hour, nil, 3},
-		{"a suspended machine whose disk fails", time.Hour, errors.New("no space left on device"), 3},
-		{"the disk works again", time.Minute, nil, 4},
-		{"and nothing happens", time.Minute, nil, 4},
+		{"no certificate yet", 0, nil, nil, 1},
+		{"the first one", 1, issued(1), nil, 1},
+		{"before the last time for the next one", 90, issued(1), nil, 1},
+		{"after it", 91, issued(1), nil, 2},
+		{"the signer is slow", 95, issued(1), nil, 2},
+		{"and even slower", 101, nil, nil, 2},
+		{"the next one", 102, issued(102), nil, 2},
+		{"it has expired on a suspended machine whose disk fails", 300, nil, errors.New("input/output error"), 2},
+		{"the disk works again", 301, nil, nil, 3},
+		{"and nothing happens", 302, nil, nil, 3},
+		{"one that is late when it comes", 303, issued(210), nil, 3},
+		{"which the manager knows", 304, issued(210), nil, 3},
+		{"the clock was wrong when this one came", 20, issued(305), nil, 3},
+		{"and is right", 399, issued(305), nil, 4},
 	} {
-		failure = step.failure
-		if err := r.passed(time.Minute, step.clock); !errors.Is(err, step.failure) {
+		stored, failure = step.cert, step.failure
+		made[len(made)-1].cert = step.cert
+		if err := r.look(at(step.hour)); !errors.Is(err, step.failure) {
 			t.Errorf("%s: %v", step.name, err)
 		}
 		if len(made) != step.made {
