@@ -80,7 +80,8 @@
 //     "damaged" and reported. Prepare of such a claim returns an UnreadableError until the
 //     claim was unprepared.
 //   - If the API server is away, Prepare fails for claims that have ended before or are
-//     prepared for another allocation, and only for these. Unprepare does not need it. Run ends no claim without an answer.
+//     prepared for another allocation, and only for these. Unprepare does not need it. Run
+//     ends no claim of this boot without an answer.
 //
 // The file is text that cat can show. The states of claims in it are not encrypted.
 //
