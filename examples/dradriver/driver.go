@@ -105,7 +105,7 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourcev1
 			return d.prepare(claim, begin)
 		})
 		if err == nil {
-			_, err = d.status.Write(ctx, claim, d.statuses(claim)...)
+			_, err = d.status.Write(ctx, claim, d.statuses(claim, state)...)
 		}
 		results[claim.UID] = kubeletplugin.PrepareResult{Devices: state.Devices, Err: err}
 	}
@@ -143,14 +143,17 @@ func (d *driver) prepare(claim *resourcev1.ResourceClaim, begin func(prepared) e
 	return state, nil
 }
 
-// statuses returns the status of the devices of a claim that is prepared. A device
-// that was unplugged since then has none.
-func (d *driver) statuses(claim *resourcev1.ResourceClaim) (statuses []resourcev1.AllocatedDeviceStatus) {
+// statuses returns the status of the devices of a claim that is prepared. It is that of the
+// record: a driver that has just started may not have seen the devices yet.
+func (d *driver) statuses(claim *resourcev1.ResourceClaim, state prepared) (statuses []resourcev1.AllocatedDeviceStatus) {
 	for _, result := range d.results(claim) {
-		if one, ok := d.device(result.Device); ok {
-			status := claimstatus.Bound(result, "Prepared", "The interface is ready for the Pod.")
-			status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: *one.Attributes["interfaceName"].StringValue, HardwareAddress: one.MAC}
-			statuses = append(statuses, status)
+		for _, one := range state.Interfaces {
+			if one.Name == result.Device {
+				status := claimstatus.Bound(result, "Prepared", "The interface is ready for the Pod.")
+				status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: *one.Attributes["interfaceName"].StringValue, HardwareAddress: one.MAC}
+				statuses = append(statuses, status)
+				break
+			}
 		}
 	}
 	return statuses
