@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/criserver"
@@ -276,6 +277,44 @@ func TestARegistryThatHangsDelaysOtherPullsForALimitedTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hangingSecrets is an API server that hangs.
+type hangingSecrets struct{ corev1client.SecretInterface }
+
+func (h hangingSecrets) Secrets(string) corev1client.SecretInterface { return h }
+
+func (hangingSecrets) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*corev1.Secret, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A pod has a place of a pull neither while its secrets are read nor after it has gone.
+func TestAPullThatWaitsHasNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &Runtime{cfg: Config{Secrets: hangingSecrets{}, PullTimeout: time.Hour}, images: tarpit{}, pulls: newPullPlaces(1)}
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error)
+		pull := func(p *corev1.Pod) {
+			go func() { failed <- r.pull(ctx, p, &runtimeapi.ImageSpec{Image: "app:1"}, "") }()
+			synctest.Wait()
+		}
+		pull(pod(func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "a"}} }))
+		if err := r.pulls.enter(t.Context(), "other"); err != nil || r.pulls.all != 1 {
+			t.Fatalf("%d pulls, %v", r.pulls.all, err)
+		}
+		pull(pod())
+		cancel()
+		for range 2 {
+			if err := <-failed; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		r.pulls.leave("other")
+		if len(r.pulls.of) > 0 || r.pulls.all > 0 {
+			t.Errorf("after all pulls: %v", r.pulls.of)
+		}
+	})
 }
 
 func TestCredentialsAreForTheirRegistry(t *testing.T) {
