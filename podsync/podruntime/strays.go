@@ -75,7 +75,9 @@ func (p *Provider) removeStray(ctx context.Context, uid types.UID, s *stray, run
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	wait := core.KillRetry
-	if err != nil {
+	if err == nil {
+		s.failures = 0
+	} else {
 		wait = core.Preparation(s.failures)
 		s.failures++
 	}
