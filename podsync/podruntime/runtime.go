@@ -138,7 +138,7 @@ type Runtime interface {
 	// Stop asks the container to end and kills it at opts.Deadline. It may return
 	// before the end. The Provider calls it again with an earlier deadline, also
 	// while the first call is under way; a later one changes nothing. ctx ends two minutes
-	// after the deadline. A container that has exited or does not exist is no error.
+	// after the deadline at the latest. A container that has exited or does not exist is no error.
 	Stop(ctx context.Context, id ContainerID, opts StopOptions) error
 	// Remove deletes a container that does not run, with its exit code and logs.
 	// A container that does not exist is no error.
