@@ -97,10 +97,8 @@ func (p *pod) replaceData(spec *corev1.Pod, v *corev1.Volume, files map[string]p
 	p.prepare.Lock()
 	defer p.prepare.Unlock()
 	p.keepInputs()
-	if hasSecrets(v) {
-		if err := mountSecrets(p.ctx, p.dir); err != nil {
-			return err
-		}
+	if err := mountSecrets(p.ctx, spec, p.dir); err != nil {
+		return err
 	}
 	return writeData(dataPath(p.dir, v), files, fsGroup(spec))
 }

@@ -107,10 +107,8 @@ func makeVolumes(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir
 // fillAbsent fills the volumes with data from the API that have none: those of a new pod, and
 // those in memory after a restart of the machine.
 func fillAbsent(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir string) error {
-	if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return hasSecrets(&v) }) {
-		if err := mountSecrets(ctx, dir); err != nil {
-			return err
-		}
+	if err := mountSecrets(ctx, pod, dir); err != nil {
+		return err
 	}
 	var errs []error
 	for i := range pod.Spec.Volumes {
@@ -118,7 +116,7 @@ func fillAbsent(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir 
 		if !podenv.IsData(v) {
 			continue
 		}
-		if _, err := os.Readlink(filepath.Join(dataPath(dir, v), dataLink)); err == nil {
+		if hasData(dataPath(dir, v)) {
 			continue
 		}
 		files, err := resolved.Volume(ctx, v.Name)
@@ -130,9 +128,21 @@ func fillAbsent(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir 
 	return errors.Join(errs...)
 }
 
-// mountSecrets makes sure that the Secrets of a pod have a file system in memory. Without the
-// permission to mount they are on the disk.
-func mountSecrets(ctx context.Context, dir string) error {
+// hasData reports whether a volume with data from the API was filled.
+func hasData(volume string) bool {
+	_, err := os.Readlink(filepath.Join(volume, dataLink))
+	return err == nil
+}
+
+// mountSecrets makes sure that the Secrets of a pod, if it has some, have a file system in memory.
+// Without the permission to mount they are on the disk. They stay there if a later process has it,
+// because containers that run have the volumes on the disk mounted.
+func mountSecrets(ctx context.Context, pod *corev1.Pod, dir string) error {
+	secret := func(v corev1.Volume) bool { return hasSecrets(&v) }
+	onDisk := func(v corev1.Volume) bool { return hasSecrets(&v) && hasData(volumePath(dir, v.Name)) }
+	if !slices.ContainsFunc(pod.Spec.Volumes, secret) || slices.ContainsFunc(pod.Spec.Volumes, onDisk) {
+		return nil
+	}
 	memory := memoryPath(dir)
 	made := os.Mkdir(memory, 0o755)
 	if made != nil && !errors.Is(made, fs.ErrExist) {

@@ -95,8 +95,9 @@ func TestSecretsAndTokensAreInMemory(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}}}}}
 	for range 2 { // the second Provider finds it mounted
-		if err := mountSecrets(t.Context(), dir); err != nil {
+		if err := mountSecrets(t.Context(), pod, dir); err != nil {
 			t.Fatal(err)
 		}
 	}

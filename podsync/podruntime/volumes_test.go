@@ -161,6 +161,45 @@ func TestTheDirectoryOfASubPathGivesWayToTheKey(t *testing.T) {
 	}
 }
 
+// If a process may mount and the one before might not, the containers that run still have the
+// Secrets on the disk mounted: those must stay fresh.
+func TestSecretsOnTheDiskAreRefreshedThere(t *testing.T) {
+	spec, resolver, put := configMapVolume(t)
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		if err := mounts.UnmountBelow(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Mkdir(filepath.Join(dir, "volumes"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	spec.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}},
+		{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}, Optional: new(true)}},
+	}}}
+	put(map[string]string{"key": "one"})
+	fillData(t, resolver.Pod(spec), spec, dir) // as without a mount
+	put(map[string]string{"key": "two"})
+	resolved := resolver.Pod(spec)
+	files, err := resolved.Volume(t.Context(), "v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := &pod{ctx: t.Context(), dir: dir, memory: &podenv.Memory{}}
+	for name, call := range map[string]func() error{
+		"start":   func() error { return next.fillAbsent(t.Context(), resolved, spec) },
+		"refresh": func() error { return next.replaceData(spec, &spec.Spec.Volumes[0], files) },
+	} {
+		if err := call(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got, err := os.ReadFile(filepath.Join(volumePath(dir, "v"), "key")); err != nil || string(got) != "two" {
+		t.Errorf("a container that runs reads %q, %v", got, err)
+	}
+}
+
 func TestVolumeOfAnObjectWithoutTheKeyIsAnError(t *testing.T) {
 	pod, resolver, put := configMapVolume(t)
 	dir := t.TempDir()
