@@ -78,9 +78,19 @@ func (a *attendant) probed(result core.Probed) {
 	a.c.pod.do(func() { a.c.apply(result) })
 }
 
-// fail ends the run. After a probe the next one starts whatever the exit code, as in the
-// kubelet, unless the policy is Never; after a hook the code decides, too.
-func (a *attendant) fail(reason, message string, graceSeconds *int64, probe bool) {
+// graceAfter returns the time that a run has to end after a failure of a probe, or of a hook if
+// probe is nil.
+func (c *container) graceAfter(probe *corev1.Probe) time.Duration {
+	if probe != nil && probe.TerminationGracePeriodSeconds != nil {
+		return limited(*probe.TerminationGracePeriodSeconds)
+	}
+	return grace(c.pod.spec)
+}
+
+// fail ends the run because of a probe, or of a hook if probe is nil. After a probe the next one
+// starts whatever the exit code, as in the kubelet, unless the policy is Never; after a hook the
+// code decides, too.
+func (a *attendant) fail(reason, message string, probe *corev1.Probe) {
 	a.c.pod.do(func() {
 		c := a.c
 		if c.m.Attempt() != a.attempt || !c.m.MayBeProbed() {
@@ -90,18 +100,14 @@ func (a *attendant) fail(reason, message string, graceSeconds *int64, probe bool
 		if c.RestartPolicy != nil {
 			policy = string(*c.RestartPolicy)
 		}
-		again := probe && policy != string(corev1.RestartPolicyNever)
+		again := probe != nil && policy != string(corev1.RestartPolicyNever)
 		follows := ""
 		if again {
 			follows = ", will be restarted"
 		}
 		c.pod.event(corev1.EventTypeNormal, "Killing", "Stopping", "Container %s %s%s", c.Name, message, follows)
 		klog.FromContext(c.pod.ctx).V(2).Info("A container is ended", "container", c.Name, "reason", reason, "message", message)
-		d := grace(c.pod.spec)
-		if graceSeconds != nil {
-			d = limited(*graceSeconds)
-		}
-		c.apply(core.Unhealthy{Attempt: a.attempt, By: time.Now().Add(d), Again: again})
+		c.apply(core.Unhealthy{Attempt: a.attempt, By: time.Now().Add(c.graceAfter(probe)), Again: again})
 		c.unwatch(true)
 	})
 }
@@ -112,7 +118,7 @@ func (a *attendant) attend(ctx, live context.Context, hook *corev1.LifecycleHand
 		if err := t.hook(live, hook); err != nil {
 			if live.Err() == nil {
 				a.event("FailedPostStartHook", fmt.Sprintf("PostStartHook failed: %v", err))
-				a.fail("FailedPostStartHook", "failed its postStart hook", nil, false)
+				a.fail("FailedPostStartHook", "failed its postStart hook", nil)
 			}
 			return
 		}
@@ -166,7 +172,7 @@ func (a *attendant) event(reason, message string) {
 // failed ends the run because of a probe, unless that was interrupted.
 func (a *attendant) failed(ctx context.Context, which string, p *corev1.Probe) {
 	if ctx.Err() == nil {
-		a.fail("Unhealthy", "failed "+which+" probe", p.TerminationGracePeriodSeconds, true)
+		a.fail("Unhealthy", "failed "+which+" probe", p)
 	}
 }
 

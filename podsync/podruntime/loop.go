@@ -74,7 +74,12 @@ func (n *node) load(ctx context.Context, dir string) (*pod, error) {
 	n.room.hold(rec.InForce)
 	for _, c := range pod.containers {
 		for _, attempt := range slices.Sorted(maps.Keys(runs[c.Name])) {
-			c.m.Recall(attempt, runs[c.Name][attempt])
+			run := runs[c.Name][attempt]
+			// A clock that has been set back since is no reason to wait for longer.
+			if last := time.Now().Add(max(c.graceAfter(nil), c.graceAfter(c.StartupProbe), c.graceAfter(c.LivenessProbe))); run.EndBy.After(last) {
+				run.EndBy = last
+			}
+			c.m.Recall(attempt, run)
 		}
 	}
 	pod.scheduleRefresh(time.Now())

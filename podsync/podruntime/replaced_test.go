@@ -5,12 +5,14 @@ package podruntime_test
 
 import (
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
@@ -154,6 +156,38 @@ func TestAProbeThatHasFailedEndsTheRunAlsoAfterADeath(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The clock may have been set back since the time by which a run must end was written.
+func TestARunThatMustEndDoesNotWaitForTheClock(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := command("c", "stubborn")
+		c.LivenessProbe = execProbe("exit", "1")
+		c.LivenessProbe.TerminationGracePeriodSeconds = new(int64(60))
+		w.link.setBefore(func(op string) error {
+			if op == "Stop" {
+				return errCut
+			}
+			return nil
+		})
+		ref := w.start(podOf(corev1.RestartPolicyAlways, c))
+		time.Sleep(25 * time.Second)
+		w.kill()
+		path := filepath.Join(w.root, "pods", string(ref.UID), "runs", "c.0.json")
+		var rec map[string]any
+		if found, err := record.Read(path, &rec); err != nil || !found || rec["endBy"] == nil {
+			w.Fatalf("%v, %v, %v", rec, found, err)
+		}
+		rec["endBy"] = time.Now().Add(8 * time.Hour)
+		if err := record.Write(path, rec); err != nil {
+			w.Fatal(err)
+		}
+		w.boot()
+		time.Sleep(59 * time.Second)
+		w.expect("start c/0", "stop c/0")
+		time.Sleep(10 * time.Second)
+		w.expect("start c/0", "stop c/0", "start c/1")
+	})
 }
 
 // An init container that runs ends its work, whatever its image is to be.
