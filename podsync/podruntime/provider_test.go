@@ -1243,37 +1243,36 @@ func TestAPodIsNotStartedWhileItsContainersAreRemoved(t *testing.T) {
 	}
 }
 
-// A patient is a Runtime that can run no pod until checked is closed.
+// A patient is a Runtime that takes its time to say whether it can run a pod.
 type patient struct {
 	*link
-	checked chan struct{}
+	checked chan error
 }
 
-func (p patient) CheckPod(context.Context, *corev1.Pod) error {
-	<-p.checked
-	return nil
-}
+func (p patient) CheckPod(context.Context, *corev1.Pod) error { return <-p.checked }
 
 func TestAStartUnderWayKeepsItsContainers(t *testing.T) {
-	var checked chan struct{}
+	var checked chan error
 	inWorldWith(t, func(w *world) {
 		w.change = func(cfg *podruntime.Config) {
-			checked = make(chan struct{})
+			checked = make(chan error)
 			cfg.Runtime, cfg.Relist = patient{w.link, checked}, time.Second
 		}
 	}, func(w *world) {
 		pod := podOf(corev1.RestartPolicyAlways, command("c", "forever"))
 		w.stray(pod.UID, "c", "forever")
-		time.Sleep(30 * time.Second)
-		started := make(chan error, 1)
-		go func() {
-			_, err := w.p.Start(w.Context(), pod)
-			started <- err
-		}()
-		time.Sleep(5 * time.Minute)
-		close(checked)
-		if err := <-started; err != nil {
-			w.Fatal(err)
+		for _, result := range []error{errors.New("not yet"), nil} {
+			time.Sleep(30 * time.Second)
+			started := make(chan error, 1)
+			go func() {
+				_, err := w.p.Start(w.Context(), pod)
+				started <- err
+			}()
+			time.Sleep(5 * time.Minute)
+			checked <- result
+			if err := <-started; !errors.Is(err, result) {
+				w.Fatal(err)
+			}
 		}
 		time.Sleep(time.Minute)
 		w.expect()

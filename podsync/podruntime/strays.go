@@ -67,9 +67,7 @@ func (p *Provider) removeStray(ctx context.Context, uid types.UID, s *stray, run
 	if err == nil && !running {
 		err = p.forget(call, uid, runs)
 	}
-	if err == nil {
-		s.reports.ok(ctx, straying)
-	} else if ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil { // sweep reports the success, when nothing is left
 		s.reports.fail(ctx, straying, err, "Containers without a pod are still there", "uid", uid)
 	}
 	p.mu.Lock()
