@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,7 +69,7 @@ type Claims struct {
 
 // claimRecord is a claim of a pod in its record.
 type claimRecord struct {
-	Ref     string // the name of the claim in the spec of the pod; empty: it must be unprepared
+	Ref     string // the name of the claim in the spec of the pod
 	Claim   ClaimReference
 	Drivers map[string][]ClaimDevice // nil devices: not prepared
 }
@@ -104,7 +103,9 @@ func (c *Claims) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	if _, err := record.Read(c.file(pod.UID), &before); err != nil {
 		return err
 	}
-	old := without(before, records)
+	old := slices.DeleteFunc(before, func(b claimRecord) bool {
+		return slices.ContainsFunc(records, func(r claimRecord) bool { return r.Claim.UID == b.Claim.UID })
+	})
 	all := slices.Concat(records, old)
 	giveBack, err := c.hold(ctx, all)
 	if err != nil {
@@ -127,22 +128,6 @@ func (c *Claims) Prepare(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	return record.Write(c.file(pod.UID), records)
-}
-
-// without returns the claims of before, with their drivers, that are not in now.
-func without(before, now []claimRecord) (old []claimRecord) {
-	for _, b := range before {
-		drivers := maps.Clone(b.Drivers)
-		for _, r := range now {
-			if r.Claim.UID == b.Claim.UID {
-				maps.DeleteFunc(drivers, func(driver string, _ []ClaimDevice) bool { _, ok := r.Drivers[driver]; return ok })
-			}
-		}
-		if len(drivers) > 0 {
-			old = append(old, claimRecord{Claim: b.Claim, Drivers: drivers}) // without Ref: no container has it
-		}
-	}
-	return old
 }
 
 // allocated returns the claim that ref refers to, or nil if the pod needs none.
