@@ -187,7 +187,7 @@ type Duration struct {
 // that states none. Another client may have shortened the duration after the renewal, and
 // before that was observed. So what the holder stated before counts too.
 func (d *Duration) See(before, after *coordinationv1.Lease, def time.Duration) {
-	if was, is := PulseOf(before), PulseOf(after); was.UID != is.UID || was.Holder != is.Holder {
+	if HolderOf(before) != HolderOf(after) {
 		d.last = 0
 	}
 	now := DurationOf(after, def)

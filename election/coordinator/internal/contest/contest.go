@@ -214,7 +214,7 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 			c.assignee.doubt(now)
 			c.unclaimed++
 		}
-		c.termAt, c.assignee, c.duration = now, nil, spec.Duration{}
+		c.termAt, c.assignee = now, nil
 		if c.left = ""; is.Holder == "" {
 			c.left = was.Holder
 		}
