@@ -46,7 +46,7 @@ const (
 // sources has the phases from which each phase can be reached. Set reaches Spacing, and a
 // worker Working, from every phase.
 var sources = map[Phase][]Phase{
-	Idle: {Working}, Faulty: {Working}, Drifted: {Working, Idle, Faulty},
+	Idle: {Working}, Faulty: {Working}, Drifted: {Working, Idle, Faulty, Drifted},
 	Holding: {Working}, Failing: {Working}, Forbidden: {Working}, Stuck: {Working}, Yielding: {Working},
 }
 
@@ -83,7 +83,9 @@ type State struct {
 	// What other writers did.
 	//
 	// Invariant: repairs is not negative, and positive only after a repair.
+	// Invariant: questioned implies that a change was noticed.
 	driftedAt  time.Time // zero for none
+	questioned time.Time // since when an older instance awaits a reply, zero for none
 	undone     time.Time // driftedAt when the reconciliation began
 	repairs    int
 	lastRepair time.Time
@@ -109,6 +111,7 @@ func (s *State) Check() error {
 	broken["published is not beyond begun, nor that beyond revision"] = s.published > s.begun || s.begun > s.revision
 	broken["idle or faulty implies that the latest revision is published"] = (s.phase == Idle || s.phase == Faulty) && s.published != s.revision
 	broken["drifted implies that a change was noticed"] = s.phase == Drifted && s.driftedAt.IsZero()
+	broken["questioned implies that a change was noticed"] = !s.questioned.IsZero() && s.driftedAt.IsZero()
 	broken["repairs is positive only after a repair"] = s.repairs < 0 || s.repairs > 0 && s.lastRepair.IsZero()
 	for name, w := range s.lost {
 		broken["the first loss of a write is not after its last: "+name] = w.First.After(w.Last)
@@ -211,7 +214,7 @@ func (e Published) apply(s *State, now time.Time) error {
 	}
 	s.published = s.begun
 	if s.driftedAt.Equal(s.undone) {
-		s.driftedAt = time.Time{}
+		s.driftedAt, s.questioned = time.Time{}, time.Time{}
 	}
 	if s.begun < s.revision {
 		return nil // Set has scheduled it
@@ -251,16 +254,23 @@ func (e Foreign) apply(s *State, now time.Time) error {
 	if s.driftedAt.IsZero() {
 		s.driftedAt = now
 	}
+	if !e.Deleted && e.Writer.Asks && e.Writer.Precedes(*s.siblings.self) && s.questioned.IsZero() {
+		s.questioned = now
+	}
 	s.drift(now)
 	s.await(now)
 	return nil
 }
 
-// drift schedules the repair of a published pool.
+// drift schedules the repair of a published pool. A reply to an older instance must not
+// become rare, or that one takes this one for silent.
 func (s *State) drift(now time.Time) {
 	due := s.driftedAt.Add(s.RepairDelay(now))
-	if s.phase == Idle || s.phase == Faulty && due.Before(s.next) {
-		_ = s.become(Drifted, due) // from these two
+	if reply := s.questioned.Add(RepairDelay); !s.questioned.IsZero() && reply.Before(due) {
+		due = reply
+	}
+	if s.phase == Idle || (s.phase == Faulty || s.phase == Drifted) && due.Before(s.next) {
+		_ = s.become(Drifted, due) // from these three
 	}
 }
 

@@ -217,6 +217,7 @@ func TestCheckNamesTheBrokenInvariant(t *testing.T) {
 		"beyond revision":     func(s *State) { s.begun, s.phase = 1, Working },
 		"idle or faulty":      func(s *State) { s.revision = 1 },
 		"change was noticed":  func(s *State) { s.phase = Drifted },
+		"questioned implies":  func(s *State) { s.questioned = epoch },
 		"only after a repair": func(s *State) { s.repairs = 1 },
 		"first loss":          func(s *State) { s.lost["a"] = Lost{First: epoch, Last: epoch.Add(-1)} },
 		"sibling of self":     func(s *State) { s.siblings.above = Instance{Manager: "other", At: 1, ID: "old"} },
