@@ -149,6 +149,10 @@ func (c *Controller) Set(id PoolID, p Pool) error {
 // If driver is not Config.Driver but a former name of it, pools must be empty: SetAll
 // then removes what was published under that name, and watches it from then on.
 //
+// Each pool is written on its own: a device that moves to another pool may be in both for
+// a moment, or in none. If it must not be in both, first Remove the pool that it leaves, or
+// Set that without it, and Wait.
+//
 // The error joins the errors of Set. A pool with an error is not removed.
 func (c *Controller) SetAll(driver string, pools map[string]Pool) error {
 	if problems := validation.DriverName(driver, field.NewPath("driver")); len(problems) > 0 {
