@@ -452,6 +452,10 @@ func (j *job) finish(done *Published) {
 	if j.w.problem == nil {
 		clear(j.w.reported)
 	}
+	if e, ok := p.status.Err.(*ContendedError); ok && e.Newer { //nolint:errorlint // an own error
+		j.s.relist.Store(true)
+		j.s.poke()
+	}
 	p.update(func(s *Status) {
 		s.Published, s.Generation, s.Slices, s.Devices, s.Complete = done.Revision, done.Generation, done.Slices, done.Devices, true
 		if s.Revision == done.Revision {

@@ -60,6 +60,9 @@ type session struct {
 	// orphans has, by driver, the slices without a node that were listed and
 	// not claimed yet. Only run uses it.
 	orphans map[string][]*record
+	// relist is set when this process has taken a pool over: the newer instance may have
+	// published slices without a node.
+	relist atomic.Bool
 	// owning reports panics of Owner that no pool reports. Only run uses it.
 	owning report.Streak
 
@@ -336,6 +339,9 @@ func (s *session) removeUnnamed() {
 	if s.c.cfg.NodeName == "" {
 		return // the mirrors have all slices
 	}
+	if s.relist.Swap(false) {
+		clear(s.orphans)
+	}
 	for driver := range named {
 		if _, listed := s.orphans[driver]; !listed && !s.listOrphans(driver) {
 			continue // the next beat tries again
@@ -344,9 +350,9 @@ func (s *session) removeUnnamed() {
 	}
 }
 
-// listOrphans lists the slices of a driver that belong to no node, once in a
-// session: an earlier process may have published a cluster pool. The node's own
-// credentials can't list them, and can't have created any.
+// listOrphans lists the slices of a driver that belong to no node, once in a session and
+// after each pool that was taken over: another instance may have published a cluster pool.
+// The node's own credentials can't list them, and can't have created any.
 func (s *session) listOrphans(driver string) bool {
 	records, err := s.list(s.ctx, scope{driver: driver})
 	if err != nil && apierr.Classify(err) != apierr.Forbidden {

@@ -460,6 +460,46 @@ func TestAPoolThatTheNewerInstanceRemovesStaysRemoved(t *testing.T) {
 	}
 }
 
+// TestClusterSlicesOfASilentInstanceAreRemoved: the older instance, which publishes devices
+// of its node, does not watch them.
+func TestClusterSlicesOfASilentInstanceAreRemoved(t *testing.T) {
+	bubble(t, func(older *rig) {
+		older.user = admin
+		older.consumer.remove()
+		older.consumer.tolerate(true)
+		older.start()
+		older.setAll("a", "x", "y")
+		older.settle(time.Minute)
+		newer := &rig{T: older.T, s: older.s, consumer: older.consumer, user: admin}
+		newer.start()
+		newer.settle(time.Second)
+		newer.setAll("b", "x", "y")
+		newer.settle(time.Second)
+		all := named("c", "x", "y")
+		x := all["x"]
+		x.Nodes.AllNodes = true
+		all["x"] = x
+		if err := newer.c.SetAll(driver, all); err != nil {
+			t.Fatal(err)
+		}
+		newer.settle(5 * time.Minute)
+		if got, want := older.offers(), "x-c y-c"; got != want {
+			t.Errorf("there is %q, want %q", got, want)
+		}
+		newer.halt()
+		older.settle(20 * time.Minute)
+		if got, want := older.offers(), "x-a y-a"; got != want {
+			t.Errorf("there is %q after the newer instance has ended, want %q", got, want)
+		}
+		older.s.ResetJournal()
+		older.settle(time.Hour)
+		if n := len(older.s.Requests(apitest.Match{Verb: "list", Resource: "resourceslices"})); n > 0 {
+			t.Errorf("%d lists in an hour", n)
+		}
+		older.halt()
+	})
+}
+
 // TestPoolsThatTheNewerInstanceRemovesTogetherStayRemoved: it has another pool, by which the
 // older one asks whether it lives, for each of them.
 func TestPoolsThatTheNewerInstanceRemovesTogetherStayRemoved(t *testing.T) {
