@@ -5,6 +5,7 @@ package claimstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -60,6 +61,9 @@ func (c *cluster) Get(_ context.Context, name string, _ metav1.GetOptions) (*res
 	c.gets++
 	if c.err != nil {
 		return nil, c.err
+	}
+	if name == "" {
+		return nil, errors.New("resource name may not be empty") // client-go sends no request
 	}
 	if claim := c.claims[name]; claim != nil {
 		return claim.DeepCopy(), nil

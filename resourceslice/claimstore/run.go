@@ -142,6 +142,9 @@ func (s *Store[S]) reconcile(ctx context.Context, c heldClaim, record string, ph
 	if phase == Rebooted {
 		return s.endAs(ctx, c, record, Rebooted, gone)
 	}
+	if c.Name == "" {
+		return nil // a damaged record has lost it: only a call can end the claim
+	}
 	claim, err := s.read(ctx, c.Claim)
 	if err != nil {
 		return err

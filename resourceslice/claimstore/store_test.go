@@ -551,6 +551,31 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// TestARecordWithoutANameWaitsForUnprepare: nothing can be asked about its claim, and that
+// is no failure of each pass.
+func TestARecordWithoutANameWaitsForUnprepare(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	r.mustPrepare(a, "mig")
+	r.api.put(a)
+	data, _ := r.disk.Data(journalFile)
+	spoilt := strings.ReplaceAll(string(data), `"namespace":"ns","name":`, `"namespace":"ns","?":`)
+	if spoilt == string(data) {
+		t.Fatalf("no name in %q", data)
+	}
+	r.disk.Put(journalFile, []byte(spoilt))
+	r.open("boot-1")
+	for range 2 {
+		if err := r.pass(t.Context(), time.Now, r.seen); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := r.unprepare(a); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("prepare a mig, unprepare  Unreadable", "[] []")
+}
+
 // TestTheDamagedLinesTakeLittleSpace: what is put aside begins again at a mebibyte.
 func TestTheDamagedLinesTakeLittleSpace(t *testing.T) {
 	r := newRig(t)
