@@ -128,6 +128,7 @@ TEXT
 say "Building"
 (cd test/controlplane && go build -o "$dir/controlplane" .)
 "$dir/controlplane" build
+# Not beside it: both begin with the same packages, and would compile them twice.
 go build -o "$dir/" ./examples/node ./examples/leader
 go build -C examples/kubelet -o "$dir/" .
 
