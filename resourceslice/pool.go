@@ -89,6 +89,12 @@ func (p *pool) local() bool { return p.want == nil || p.want.nodeName != "" }
 // isGone reports whether the pool was removed.
 func (p *pool) isGone() bool { return p.state.Gone() }
 
+// isLeft reports whether the status says that the pool is left to a newer instance.
+func (p *pool) isLeft() bool {
+	e, ok := p.status.Err.(*ContendedError) //nolint:errorlint // an own error
+	return ok && e.Newer
+}
+
 // wait returns how long a pool must wait.
 func (p *pool) wait() time.Duration { return p.state.Next(time.Now()) }
 

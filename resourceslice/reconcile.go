@@ -257,8 +257,7 @@ func (j *job) yield() result {
 	others := j.others()
 	j.c.mu.Lock()
 	j.c.order(j.owner)
-	e, ok := j.p.status.Err.(*ContendedError) //nolint:errorlint // an own error
-	isKnown, was := ok && e.Newer, j.p.state.Above()
+	isKnown, was := j.p.isLeft(), j.p.state.Above()
 	for _, rec := range slices.Concat(j.live, others) {
 		j.c.apply(j.p, core.Found{Writer: rec.writer()})
 	}
@@ -452,7 +451,7 @@ func (j *job) finish(done *Published) {
 	if j.w.problem == nil {
 		clear(j.w.reported)
 	}
-	if e, ok := p.status.Err.(*ContendedError); ok && e.Newer { //nolint:errorlint // an own error
+	if p.isLeft() {
 		j.s.relist.Store(true)
 		j.s.poke()
 	}

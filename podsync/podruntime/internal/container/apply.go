@@ -241,7 +241,7 @@ func (c *Container) listed(now time.Time, e Listed) {
 	case c.Listed(Exited):
 		c.exited(now)
 	default:
-		c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, false, time.Time{}
+		c.forgetStop()
 	}
 }
 
@@ -271,7 +271,7 @@ func (c *Container) exited(now time.Time) {
 	if !c.starting { // a Start that fails may leave such a container for a moment
 		c.ran(now)
 	}
-	c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, false, time.Time{}
+	c.forgetStop()
 	c.due = due(c.obs.FinishedAt, c.Delay(), now)
 	if c.inPast() && !podstatus.RestartsPod(c.spec, c.obs.ExitCode) {
 		c.due = time.Time{} // only the container that asked for the restart is held back
@@ -292,6 +292,11 @@ func (c *Container) advance(attempt int, rec Record) {
 		c.prevRec, c.prev = c.rec, c.obs
 	}
 	c.attempt, c.rec, c.obs, c.reading = attempt, rec, nil, false
+	c.forgetStop()
+}
+
+// forgetStop resets what was done to end a run: there is none that is listed as running.
+func (c *Container) forgetStop() {
 	c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, false, time.Time{}
 }
 
