@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -147,14 +148,14 @@ func (d *driver) prepare(claim *resourcev1.ResourceClaim, begin func(prepared) e
 // record: a driver that has just started may not have seen the devices yet.
 func (d *driver) statuses(claim *resourcev1.ResourceClaim, state prepared) (statuses []resourcev1.AllocatedDeviceStatus) {
 	for _, result := range d.results(claim) {
-		for _, one := range state.Interfaces {
-			if one.Name == result.Device {
-				status := claimstatus.Bound(result, "Prepared", "The interface is ready for the Pod.")
-				status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: *one.Attributes["interfaceName"].StringValue, HardwareAddress: one.MAC}
-				statuses = append(statuses, status)
-				break
-			}
+		at := slices.IndexFunc(state.Interfaces, func(one nic) bool { return one.Name == result.Device })
+		if at < 0 {
+			continue
 		}
+		one := state.Interfaces[at]
+		status := claimstatus.Bound(result, "Prepared", "The interface is ready for the Pod.")
+		status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: *one.Attributes["interfaceName"].StringValue, HardwareAddress: one.MAC}
+		statuses = append(statuses, status)
 	}
 	return statuses
 }
