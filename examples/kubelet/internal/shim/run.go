@@ -95,7 +95,7 @@ func fork(dir string, c Command) (_ *Run, err error) {
 		Path:       "/proc/self/exe", // also after an upgrade has replaced the file
 		Args:       []string{Name, dir},
 		Dir:        "/",
-		Env:        []string{"GOMAXPROCS=1", Variable + "=" + dir},
+		Env:        []string{"GOMAXPROCS=1", endAtOnce, Variable + "=" + dir},
 		Stdout:     output,
 		Stderr:     output,
 		ExtraFiles: []*os.File{alive, control, command}, // aliveFD, controlFD, commandFD
@@ -116,6 +116,9 @@ func fork(dir string, c Command) (_ *Run, err error) {
 	}
 	return r, nil
 }
+
+// endAtOnce makes the shim of a test, which has the race detector, end without a second of sleep.
+const endAtOnce = "GORACE=atexit_sleep_ms=0"
 
 // inMemory returns a file with a command that is not on the disk, because the
 // environment may hold secrets. The shim keeps it open, for Environ.
