@@ -13,7 +13,8 @@ GO ?= go
 # Nested modules: their requirements stay out of the root go.mod.
 MODULES := $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod' | grep -v testdata))
 # Those that are tested with the root; bench and test/controlplane have targets of their own.
-EXAMPLES := $(filter nodeapi vkadapter apitest/% examples/%,$(MODULES))
+# The longest tests come first, so that none of them runs alone at the end.
+EXAMPLES := vkadapter nodeapi $(filter apitest/% examples/%,$(MODULES))
 # The build's results don't depend on the clone's directory, so that Go's cache serves all clones of a machine.
 export GOFLAGS := $(filter-out -trimpath,$(shell $(GO) env GOFLAGS 2>/dev/null)) -trimpath
 # Packages of the root module with benchmarks.
@@ -122,9 +123,11 @@ RACE := -race -cpu 1
 race-root: compiler
 	$(GO) test $(RACE) -short -timeout $(TEST_TIMEOUT) ./...
 
-.PHONY: race-modules
-race-modules: compiler
-	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...); done
+.PHONY: race-modules $(EXAMPLES:%=race/%)
+race-modules: $(EXAMPLES:%=race/%)
+
+$(EXAMPLES:%=race/%): race/%: compiler
+	cd $* && $(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...
 
 # Programs flush their files, which are copied at each crash: a file system in memory is several times faster.
 EXPLORE := $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm )$(GO)

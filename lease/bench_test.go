@@ -36,7 +36,7 @@ import (
 func BenchmarkTenThousandNodes(b *testing.B) {
 	nodes, interval, outage := 10_000, 10*time.Second, time.Minute
 	if testing.Short() {
-		nodes, interval, outage = 1_000, time.Second, 6*time.Second
+		nodes, interval, outage = 100, 500*time.Millisecond, 3*time.Second
 	}
 	server := leasestub.Start(b, 10*time.Millisecond)
 	clientset, err := kubernetes.NewForConfig(server.Config())

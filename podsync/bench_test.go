@@ -23,6 +23,15 @@ import (
 
 const benchLatency = 10 * time.Millisecond
 
+// ofSize returns a number of pods, or a tenth of it with -short: then the benchmarks
+// only show that they work.
+func ofSize(pods int) int {
+	if testing.Short() {
+		return pods / 10
+	}
+	return pods
+}
+
 // A bench is a controller at work.
 type bench struct {
 	*testing.B
@@ -82,7 +91,7 @@ func (w *bench) awaitStored(n int64) {
 // BenchmarkBindBurst binds ten thousand pods at once and measures until the
 // provider has been given all of them, the decoding of the watch included.
 func BenchmarkBindBurst(b *testing.B) {
-	const n = 10_000
+	n := ofSize(10_000)
 	b.ReportAllocs()
 	var handed, all time.Duration
 	for b.Loop() {
@@ -94,7 +103,7 @@ func BenchmarkBindBurst(b *testing.B) {
 		go w.stub.add(pods)
 		w.awaitStarts(n)
 		handed += time.Since(start)
-		w.awaitStored(n)
+		w.awaitStored(int64(n))
 		all += time.Since(start)
 		b.StopTimer()
 		w.stop()
@@ -107,7 +116,7 @@ func BenchmarkBindBurst(b *testing.B) {
 // BenchmarkStatusWrites changes the status of two thousand pods and measures
 // until the API has all of it.
 func BenchmarkStatusWrites(b *testing.B) {
-	const n = 2000
+	n := ofSize(2000)
 	for _, writers := range []int{32, 64} {
 		b.Run(fmt.Sprint(writers, "-writers"), func(b *testing.B) {
 			pods := benchPods(n)
@@ -115,7 +124,7 @@ func BenchmarkStatusWrites(b *testing.B) {
 			defer w.stop()
 			go w.stub.add(pods)
 			w.awaitStarts(n)
-			w.awaitStored(n)
+			w.awaitStored(int64(n))
 			b.ReportAllocs()
 			round := 0
 			start := time.Now()
@@ -127,7 +136,7 @@ func BenchmarkStatusWrites(b *testing.B) {
 					st.Status.ContainerStatuses[0].Ready = round%2 == 0
 					w.c.Report(st)
 				}
-				w.awaitStored(before + n)
+				w.awaitStored(before + int64(n))
 			}
 			b.ReportMetric(float64(round*n)/time.Since(start).Seconds(), "writes/s")
 		})
@@ -138,7 +147,7 @@ func BenchmarkStatusWrites(b *testing.B) {
 // hangs in Start without end, and measures until all others are stored: the time
 // should be that of a burst without hanging calls.
 func BenchmarkHangingCalls(b *testing.B) {
-	const n = 10_000
+	n := ofSize(10_000)
 	for _, share := range []int{0, 100} {
 		b.Run(fmt.Sprint("one-in-", share), func(b *testing.B) {
 			var handed, all time.Duration
@@ -172,7 +181,7 @@ func BenchmarkHangingCalls(b *testing.B) {
 
 // BenchmarkMemory measures the memory of an idle pod beyond the informer's cache.
 func BenchmarkMemory(b *testing.B) {
-	const n = 20_000
+	n := ofSize(20_000)
 	heap := func() float64 {
 		var m runtime.MemStats
 		for range 3 {
@@ -186,7 +195,7 @@ func BenchmarkMemory(b *testing.B) {
 		w := newBench(b, n, 256)
 		go w.stub.add(pods)
 		w.awaitStarts(n)
-		w.awaitStored(n)
+		w.awaitStored(int64(n))
 		// The cache gets the stored objects.
 		w.stub.echo()
 		for w.c.Lag() > 0 {
@@ -201,19 +210,19 @@ func BenchmarkMemory(b *testing.B) {
 		if dropped != n {
 			b.Fatalf("%d pods were known", dropped)
 		}
-		b.ReportMetric((with-without)/n, "B/pod")
+		b.ReportMetric((with-without)/float64(n), "B/pod")
 	}
 }
 
 // BenchmarkRelist takes a List of ten thousand pods in which nothing is new.
 func BenchmarkRelist(b *testing.B) {
-	const n = 10_000
+	n := ofSize(10_000)
 	pods := benchPods(n)
 	w := newBench(b, n, 256)
 	defer w.stop()
 	go w.stub.add(pods)
 	w.awaitStarts(n)
-	w.awaitStored(n)
+	w.awaitStored(int64(n))
 	states, err := w.provider.List(context.Background())
 	if err != nil {
 		b.Fatal(err)
@@ -224,7 +233,7 @@ func BenchmarkRelist(b *testing.B) {
 	for b.Loop() {
 		w.c.ListWith(fixed)
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/pod")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/pod")
 }
 
 // listed is a provider that only lists.
