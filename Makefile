@@ -127,7 +127,7 @@ race-root: compiler
 race-modules: $(EXAMPLES:%=race/%)
 
 $(EXAMPLES:%=race/%): race/%: compiler
-	cd $* && $(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...
+	cd $* && $(GO) test $(RACE) -short -timeout $(TEST_TIMEOUT) ./...
 
 # Programs flush their files, which are copied at each crash: a file system in memory is several times faster.
 EXPLORE := $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm )$(GO)
@@ -151,6 +151,8 @@ alerts: ## The tests of docs/alerts.yaml, with promtool
 .PHONY: soak
 soak: ## The long soaks, under the race detector too
 	$(GO) test $(RACE) -timeout 2h -run 'Soak|Random|Crash|Fleet' -count=1 ./...
+	$(GO) test -timeout 2h -run Soak -count=1 ./election -args -soak.seed=1000 -soak.time=400000s
+	$(GO) test -timeout 2h -run Soak -count=1 ./podsync -args -soak.seeds=200
 
 .PHONY: e2e
 e2e: ## The packages and examples against a real control plane (built on first use: five to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)

@@ -333,7 +333,7 @@ func TestOneBadNodeDoesNotHoldUpOthers(t *testing.T) {
 func TestGatesThatHangCloseNoOtherGate(t *testing.T) {
 	nodes := 7_000
 	if testing.Short() {
-		nodes = 1_000
+		nodes = 300
 	}
 	hangs := func(name string) bool { return name[len(name)-1] == '7' } // one in ten
 	for _, test := range []struct {
@@ -414,7 +414,10 @@ func TestASlowGateIsWaitedForWithoutAWorker(t *testing.T) {
 // A visit that only asks a slow gate takes nothing from the pace of renewals, which has
 // no room for two visits to each node.
 func TestSlowGatesOfAFleetDelayNoRenewal(t *testing.T) {
-	const nodes = 1000
+	nodes := 1_000
+	if testing.Short() {
+		nodes = 200
+	}
 	fleetBubble(t, nodes, func(cfg *Config) {
 		cfg.Gate = func(context.Context, string) error {
 			time.Sleep(2 * patience)

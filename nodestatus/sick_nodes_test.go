@@ -18,7 +18,7 @@ import (
 // Functions that hang on many nodes, from the start or from some time on, silence no
 // other node: neither those that mind their context nor those that do not.
 func TestFunctionsThatHangOnSomeNodesSilenceNoOther(t *testing.T) {
-	n, workers := 2000, 64
+	n, workers := 1000, 32
 	if testing.Short() {
 		n, workers = 100, 4
 	}

@@ -25,8 +25,8 @@ const benchLatency = 10 * time.Millisecond
 
 // ofSize returns a number of pods, or a tenth of it with -short: then the benchmarks
 // only show that they work.
-func ofSize(pods int) int {
-	if testing.Short() {
+func ofSize(pods int, short bool) int {
+	if short {
 		return pods / 10
 	}
 	return pods
@@ -91,7 +91,7 @@ func (w *bench) awaitStored(n int64) {
 // BenchmarkBindBurst binds ten thousand pods at once and measures until the
 // provider has been given all of them, the decoding of the watch included.
 func BenchmarkBindBurst(b *testing.B) {
-	n := ofSize(10_000)
+	n := ofSize(10_000, testing.Short())
 	b.ReportAllocs()
 	var handed, all time.Duration
 	for b.Loop() {
@@ -116,7 +116,7 @@ func BenchmarkBindBurst(b *testing.B) {
 // BenchmarkStatusWrites changes the status of two thousand pods and measures
 // until the API has all of it.
 func BenchmarkStatusWrites(b *testing.B) {
-	n := ofSize(2000)
+	n := ofSize(2000, testing.Short())
 	for _, writers := range []int{32, 64} {
 		b.Run(fmt.Sprint(writers, "-writers"), func(b *testing.B) {
 			pods := benchPods(n)
@@ -147,7 +147,7 @@ func BenchmarkStatusWrites(b *testing.B) {
 // hangs in Start without end, and measures until all others are stored: the time
 // should be that of a burst without hanging calls.
 func BenchmarkHangingCalls(b *testing.B) {
-	n := ofSize(10_000)
+	n := ofSize(10_000, testing.Short())
 	for _, share := range []int{0, 100} {
 		b.Run(fmt.Sprint("one-in-", share), func(b *testing.B) {
 			var handed, all time.Duration
@@ -181,7 +181,7 @@ func BenchmarkHangingCalls(b *testing.B) {
 
 // BenchmarkMemory measures the memory of an idle pod beyond the informer's cache.
 func BenchmarkMemory(b *testing.B) {
-	n := ofSize(20_000)
+	n := ofSize(20_000, testing.Short())
 	heap := func() float64 {
 		var m runtime.MemStats
 		for range 3 {
@@ -216,7 +216,7 @@ func BenchmarkMemory(b *testing.B) {
 
 // BenchmarkRelist takes a List of ten thousand pods in which nothing is new.
 func BenchmarkRelist(b *testing.B) {
-	n := ofSize(10_000)
+	n := ofSize(10_000, testing.Short())
 	pods := benchPods(n)
 	w := newBench(b, n, 256)
 	defer w.stop()
