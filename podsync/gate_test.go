@@ -289,6 +289,44 @@ func (p panickyProvider) Start(ctx context.Context, pod *corev1.Pod) (podsync.St
 	return p.Provider.Start(ctx, pod)
 }
 
+// A Controller of many nodes asks about the nodes of pods, and about no node without a name
+// unless the provider hides the node of an instance: then for as long as there is that.
+func TestAFleetsGateIsAskedAboutNodesOnly(t *testing.T) {
+	for _, hides := range []bool{false, true} {
+		t.Run(fmt.Sprint("hides=", hides), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, podsynctest.Options{HidesNode: hides})
+				w.admin, w.wrap = true, releasing // a List is the first that is heard of the instance
+				nameless := 0
+				gate := func(_ context.Context, name string) error {
+					if name == "" {
+						nameless++
+					}
+					return nil
+				}
+				w.cfg = podsync.Config{Informer: w.informer("", nil), Relist: 10 * time.Second, Gate: gate}
+				w.run()
+				w.bind(newPod("a"))
+				orphan := newPod("orphan", func(pod *corev1.Pod) { pod.UID = "orphan" })
+				w.backend.Plant(orphan)
+				pass(5 * time.Minute)
+				w.expectPhase("a", corev1.PodRunning)
+				if w.backend.Running(orphan.UID) {
+					t.Error("the orphan runs on")
+				}
+				if hides != (nameless > 0) {
+					t.Errorf("the gate of no node was asked %d times", nameless)
+				}
+				nameless = 0
+				pass(5 * time.Minute)
+				if nameless > 0 {
+					t.Errorf("without the orphan it was asked %d times", nameless)
+				}
+			})
+		})
+	}
+}
+
 func TestOwnsMayPanicAndCallTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, podsynctest.Options{})

@@ -105,7 +105,7 @@ func (g *gates) prune() {
 		used[g.nodeOf(t)] = true
 	}
 	for node, state := range g.states {
-		if used[node] || node == g.nodeName {
+		if used[node] || node != "" && node == g.nodeName {
 			continue
 		}
 		if state == gateClosed {

@@ -20,10 +20,11 @@ func New(rules *Rules, now Instant, seq uint64, saved Saved) State {
 	return t
 }
 
-// NewOrphan returns the state of an instance without a pod.
-func NewOrphan(rules *Rules, now Instant, seq uint64, saved Saved) State {
+// NewOrphan returns the state of an instance without a pod. It was started for nodeName, if
+// that is known.
+func NewOrphan(rules *Rules, now Instant, seq uint64, saved Saved, nodeName string) State {
 	t := New(rules, now, seq, saved)
-	t.api.presence, t.provider.sight = orphan, listed
+	t.api.presence, t.provider.sight, t.provider.nodeName = orphan, listed, nodeName
 	t.suspect.wait = rules.OrphanDelay
 	t.suspect.at = now + t.suspect.wait
 	return t

@@ -319,7 +319,7 @@ func ended(edit ...func(*corev1.Pod)) *scene {
 
 func orphanPod(st *Report) *scene {
 	rules := testRules()
-	state := NewOrphan(rules, tick, 0, Saved{})
+	state := NewOrphan(rules, tick, 0, Saved{}, "")
 	s := &scene{State: &state, r: rules, free: true}
 	return s.says(st)
 }

@@ -448,7 +448,7 @@ func (w *script) run(words []string) string {
 		w.begin(New(&w.rules, w.now, w.tick(), saved))
 		return "ok"
 	case "instance": // without a pod
-		w.begin(NewOrphan(&w.rules, w.now, w.tick(), Saved{Exists: has("saved")}))
+		w.begin(NewOrphan(&w.rules, w.now, w.tick(), Saved{Exists: has("saved")}, ""))
 		return "ok"
 	case "wait":
 		d, err := time.ParseDuration(rest[0])

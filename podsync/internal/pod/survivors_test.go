@@ -542,7 +542,7 @@ func TestTheLastStatus(t *testing.T) {
 	if s := runningPod().says(exited(3, false)); s.LastStatus() != s.LastReport() || s.LastStatus() == nil {
 		t.Error("a report counts")
 	}
-	state := NewOrphan(testRules(), tick, 1, Saved{})
+	state := NewOrphan(testRules(), tick, 1, Saved{}, "")
 	if s := (&scene{State: &state}); s.LastStatus() != nil {
 		t.Error("nothing is known of an orphan")
 	}
