@@ -33,7 +33,7 @@ type Runner interface {
 
 var (
 	soakSeed = flag.Uint64("soak.seed", 1, "first seed of the soak tests")
-	soakTime = flag.Duration("soak.time", 100_000*time.Second, "virtual time of all soak tests together")
+	soakTime = flag.Duration("soak.time", 80_000*time.Second, "virtual time of all soak tests together")
 )
 
 // soakRuns is the number of bubbles that share soakTime. Short tests run a

@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	soakSeeds = flag.Int("soak.seeds", 60, "how many random worlds TestSoak lives through")
+	soakSeeds = flag.Int("soak.seeds", 50, "how many random worlds TestSoak lives through")
 	soakSeed  = flag.Uint64("soak.seed", 0, "the one seed that TestSoak lives through")
 	soakSteps = flag.Int("soak.steps", 150, "how many steps TestSoak takes in each world")
 )
