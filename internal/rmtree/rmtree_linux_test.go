@@ -5,7 +5,6 @@ package rmtree
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -14,66 +13,19 @@ import (
 	"github.com/kubewright/kubewright/internal/rmtree/rmtreetest"
 )
 
-// asNobody is the environment variable that makes the test binary a process without
-// permissions that removes a directory.
-const asNobody = "KUBEWRIGHT_RMTREE"
-
-func TestMain(m *testing.M) {
-	if dir := os.Getenv(asNobody); dir != "" {
-		if err := Remove(dir); err != nil {
-			os.Stdout.WriteString(err.Error())
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
-
 // TestAReadOnlyTree removes what a Go module cache looks like, as a user who is not
 // root.
 func TestAReadOnlyTree(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to become another user")
-	}
-	parent, err := os.MkdirTemp("", "rmtree")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = os.RemoveAll(parent) }()
+	parent := t.TempDir()
 	dir := filepath.Join(parent, "cache")
 	write(t, filepath.Join(dir, "example.com@v1", "deep", "er", "file"))
-	binary := filepath.Join(parent, "test")
-	content, err := os.ReadFile(os.Args[0])
-	if err == nil {
-		err = os.WriteFile(binary, content, 0o755)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	const nobody = 65534
-	err = filepath.Walk(parent, func(path string, info os.FileInfo, err error) error {
-		if err != nil {
-			return err
-		}
-		if err := os.Chown(path, nobody, nobody); err != nil {
-			return err
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range []string{"example.com@v1/deep/er/file", "example.com@v1/deep/er", "example.com@v1/deep", "example.com@v1"} {
 		if err := os.Chmod(filepath.Join(dir, name), 0o500); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command(binary)
-	cmd.Dir = parent
-	cmd.Env = append(os.Environ(), asNobody+"="+dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
+	if err := rmtreetest.AsNobody(t, parent, func() error { return Remove(dir) }); err != nil {
+		t.Error(err)
 	}
 	if _, err := os.Lstat(dir); !os.IsNotExist(err) {
 		t.Errorf("the tree is still there: %v", err)

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rmtreetest makes files that can't be deleted, for tests.
+// Package rmtreetest makes files that can't be deleted or read, for tests.
 package rmtreetest
 
 import (

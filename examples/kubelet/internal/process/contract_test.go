@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -25,6 +24,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/internal/rmtree/rmtreetest"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
 	"github.com/kubewright/kubewright/podsync/podruntime"
@@ -340,33 +340,12 @@ func TestARootWithBrackets(t *testing.T) {
 func TestARunFollowsOneThatLeftAReadOnlyDirectory(t *testing.T) {
 	dir := t.TempDir()
 	root := filepath.Join(dir, "root")
-	paths := []string{dir, root, filepath.Join(root, "mod"), filepath.Join(root, "mod", "x"), filepath.Join(root, "mod", "x", "go.mod")}
-	if err := errors.Join(os.MkdirAll(paths[3], 0o700), os.WriteFile(paths[4], nil, 0o400), os.Chmod(paths[3], 0o500), os.Chmod(paths[2], 0o500)); err != nil {
+	mod := filepath.Join(root, "mod")
+	deep := filepath.Join(mod, "x")
+	if err := errors.Join(os.MkdirAll(deep, 0o700), os.WriteFile(filepath.Join(deep, "go.mod"), nil, 0o400), os.Chmod(deep, 0o500), os.Chmod(mod, 0o500)); err != nil {
 		t.Fatal(err)
 	}
-	const nobody = 65534
-	if os.Geteuid() == 0 {
-		if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range paths {
-			if err := os.Chown(path, nobody, nobody); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	linked := make(chan error)
-	go func() {
-		runtime.LockOSThread() // it ends with this goroutine
-		if os.Geteuid() == 0 {
-			if err := syscall.Setfsuid(nobody); err != nil {
-				linked <- err
-				return
-			}
-		}
-		linked <- link(root, nil)
-	}()
-	if err := <-linked; err != nil {
+	if err := rmtreetest.AsNobody(t, dir, func() error { return link(root, nil) }); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(root); err != nil || len(left) > 0 {
