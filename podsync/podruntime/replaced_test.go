@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
@@ -96,17 +97,23 @@ func TestAProbeRestartsAContainerThatExitsWithZero(t *testing.T) {
 					pod := podOf(test.pod, c)
 					ref := w.start(pod)
 					time.Sleep(time.Minute)
-					want := []string{"start c/0", "stop c/0"}
-					if test.again {
-						want = append(want, "start c/1")
-					}
-					w.expect(want...)
-					if s := w.state(ref); podstatus.Ended(&pod.Spec, &s.Status) == test.again {
-						w.Errorf("status %+v", s.Status.ContainerStatuses)
-					}
+					w.expectStopped(pod, ref, test.again)
 				})
 			})
 		}
+	}
+}
+
+// expectStopped compares the history of a pod whose container c was stopped once, and perhaps started again.
+func (w *world) expectStopped(pod *corev1.Pod, ref podsync.Ref, again bool) {
+	w.Helper()
+	want := []string{"start c/0", "stop c/0"}
+	if again {
+		want = append(want, "start c/1")
+	}
+	w.expect(want...)
+	if s := w.state(ref); podstatus.Ended(&pod.Spec, &s.Status) == again {
+		w.Errorf("status %+v", s.Status.ContainerStatuses)
 	}
 }
 
@@ -144,14 +151,7 @@ func TestAProbeThatHasFailedEndsTheRunAlsoAfterADeath(t *testing.T) {
 					w.exec = func(podruntime.ContainerID, []string) (int, error) { return 0, nil }
 					w.boot()
 					time.Sleep(time.Minute)
-					want := []string{"start c/0", "stop c/0"}
-					if tc.again {
-						want = append(want, "start c/1")
-					}
-					w.expect(want...)
-					if s := w.state(ref); podstatus.Ended(&pod.Spec, &s.Status) == tc.again {
-						w.Errorf("status %+v", s.Status.ContainerStatuses)
-					}
+					w.expectStopped(pod, ref, tc.again)
 				})
 			})
 		}

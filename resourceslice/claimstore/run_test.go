@@ -535,18 +535,26 @@ func TestAPassForgetsClaims(t *testing.T) {
 	r.expect("prepare a mig-1, unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
 }
 
+// newFreed returns a rig with claim a, which is prepared. free is a after its Pod, without
+// an allocation. A first pass has seen that; pass makes the next, an interval later.
+func newFreed(t *testing.T) (r *rig, a, free *resourcev1.ResourceClaim, pass func()) {
+	t.Helper()
+	r = newRig(t)
+	a, free = testClaim("a", "gpu-0"), testClaim("a")
+	free.Status.Allocation, free.Status.ReservedFor = nil, nil
+	now := time.Now()
+	pass = func() { t.Helper(); r.mustPass(&now) }
+	r.mustPrepare(a, "mig-1")
+	r.api.put(free)
+	pass()
+	return r, a, free, pass
+}
+
 // TestTheIntervalBeginsAgainWithAnotherPreparation: between two passes the kubelet
 // unprepares a claim and prepares it for another Pod, which goes too. The containers of
 // that Pod may still run.
 func TestTheIntervalBeginsAgainWithAnotherPreparation(t *testing.T) {
-	r := newRig(t)
-	a, free := testClaim("a", "gpu-0"), testClaim("a")
-	free.Status.Allocation, free.Status.ReservedFor = nil, nil
-	now := time.Now()
-	pass := func() { r.mustPass(&now) }
-	r.mustPrepare(a, "mig-1")
-	r.api.put(free)
-	pass()
+	r, a, free, pass := newFreed(t)
 	if err := r.unprepare(a); err != nil {
 		t.Fatal(err)
 	}
@@ -592,14 +600,7 @@ func TestAClaimThatIsPreparedAgainDuringAPass(t *testing.T) {
 // devices. Before it has the lock, the claim gets the same devices again, and a kubelet
 // prepares it for the next Pod, which finds it prepared.
 func TestAClaimThatIsUsedAgainDuringAPass(t *testing.T) {
-	r := newRig(t)
-	a, free := testClaim("a", "gpu-0"), testClaim("a")
-	free.Status.Allocation, free.Status.ReservedFor = nil, nil
-	now := time.Now()
-	pass := func() { r.mustPass(&now) }
-	r.mustPrepare(a, "mig-1")
-	r.api.put(free)
-	pass()
+	r, a, free, pass := newFreed(t)
 	r.hw.did()
 	r.api.answered = func() {
 		r.api.put(a)
