@@ -182,7 +182,10 @@ type Config struct {
 	// concurrent requests. A fleet needs the number of nodes, divided by
 	// RenewInterval, times the latency of a request. That is more if the API server
 	// is far away. (kwok has --node-lease-parallelism for this.) If Workers is too
-	// small, [Hooks.Overloaded] is called with these numbers. Default:
+	// small, [Hooks.Overloaded] is called with these numbers. A renewal that is less
+	// than RenewInterval/40 late uses four of them at most, or in a fleet of more
+	// than 2,000 nodes one for each 500, so that an API server that is held up for a
+	// moment does not find forty renewals before the requests of pods. Default:
 	// DefaultWorkers.
 	Workers int
 

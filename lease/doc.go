@@ -56,9 +56,9 @@
 // All methods may be called by any number of goroutines. A visit to a node calls Gate and
 // Owner and sends the requests. A node has one visit at a time, and there are at most
 // Workers at once. Gate, Owner and hooks are called without locks, and may call the
-// Controller. A hook that hangs blocks its node and one worker. A Gate or Owner that hangs
-// blocks its node, and keeps Run from returning. A waiting node has no goroutine and no
-// timer.
+// Controller. A hook that hangs blocks its node and one worker; if several do, renewals
+// of other nodes begin up to RenewInterval/40 late. A Gate or Owner that hangs blocks its
+// node, and keeps Run from returning. A waiting node has no goroutine and no timer.
 //
 // # Failure modes
 //

@@ -25,6 +25,13 @@
 // is further away. So an overload saves as many names as it can, and does not
 // run some of them more often than necessary while others never run.
 //
+// # Room for others
+//
+// A run at its place can wait. For a fortieth of the interval it waits for one of a few
+// workers, as many as a place has names, and takes any of them later. So a server that is
+// held up for a moment does not find all workers' requests before those of other clients
+// when it goes on. New names, retries and triggered names take any worker at once.
+//
 // # Removal
 //
 // Remove drops a name. Leave drops it after its farewell, which a run of the name

@@ -19,6 +19,9 @@ const catchUp = 1.5
 // do not wait for tokens.
 const minRate = 100
 
+// minFew is the least number of workers for runs at their places.
+const minFew = 4
+
 // A Scheduler runs names. Use New to make one.
 type Scheduler[E any] struct {
 	cfg   Config[E]
@@ -30,6 +33,7 @@ type Scheduler[E any] struct {
 	phase   phase
 	wakeAt  time.Duration // when Run's timer fires
 	waiting queue[E]      // not due yet
+	calm    queue[E]      // due at their slot, and not late yet
 	ready   queue[E]      // due, and the deadline ahead
 	lost    queue[E]      // due, and the deadline past
 	gone    []*entry[E]   // removed, and Gone not called yet
@@ -47,6 +51,7 @@ func New[E any](cfg Config[E]) *Scheduler[E] {
 		wake:    make(chan struct{}, 1),
 		entries: make(map[string]*entry[E]),
 		waiting: queue[E]{before: byDue[E]},
+		calm:    queue[E]{before: byDue[E]},
 		ready:   queue[E]{before: byDeadline[E]},
 		lost:    queue[E]{before: byDue[E]},
 	}
@@ -253,11 +258,11 @@ func (s *Scheduler[E]) trigger(e *entry[E], due time.Duration) {
 	if e.ended >= 0 {
 		due = max(due, e.ended+s.cfg.MinGap)
 	}
-	if e.queue != nil && (e.queue != &s.waiting || e.due <= due) {
+	if e.queue == &s.ready || e.queue == &s.lost || e.queue == &s.waiting && e.due <= due {
 		return // it runs as soon as it can, or sooner
 	}
 	e.leave()
-	e.due = due
+	e.due, e.atSlot = due, false
 	s.wait(e)
 }
 
@@ -363,7 +368,14 @@ func (s *Scheduler[E]) Overloaded() (Load, bool) {
 
 func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now time.Duration) time.Duration {
 	for e := s.waiting.first(); e != nil && e.due <= now; e = s.waiting.first() {
-		s.ready.add(s.waiting.take())
+		queue := &s.ready
+		if e.atSlot {
+			queue = &s.calm
+		}
+		queue.add(s.waiting.take())
+	}
+	for e := s.calm.first(); e != nil && e.due+s.calmFor() <= now; e = s.calm.first() {
+		s.ready.add(s.calm.take())
 	}
 	for ; s.running < s.cfg.Workers && len(s.gone) > 0; s.running++ {
 		e := s.gone[0]
@@ -376,6 +388,9 @@ func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now t
 	}
 	for s.running < s.cfg.Workers {
 		e := s.mostUrgent(now)
+		if e == nil && s.running < s.few() {
+			e = s.calm.first()
+		}
 		if e == nil {
 			s.load.drained(now, s.cfg.Interval)
 			break
@@ -421,11 +436,16 @@ func (s *Scheduler[E]) mostUrgent(now time.Duration) *entry[E] {
 	return ready
 }
 
+// untilDue returns the time until a name that waits may run, unless a run ends before.
 func (s *Scheduler[E]) untilDue(now time.Duration) time.Duration {
+	until := forever
 	if e := s.waiting.first(); e != nil {
-		return e.due - now
+		until = e.due - now
 	}
-	return forever
+	if e := s.calm.first(); e != nil {
+		until = min(until, e.due+s.calmFor()-now)
+	}
+	return until
 }
 
 // finish schedules the next run of an entry whose run has ended. It reports false,
@@ -442,7 +462,7 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 	if next.Unpaced {
 		s.bucket.tokens++
 	}
-	if len(s.ready.entries)+len(s.lost.entries)+len(s.gone) > 0 {
+	if len(s.calm.entries)+len(s.ready.entries)+len(s.lost.entries)+len(s.gone) > 0 {
 		s.poke() // a worker is free
 	}
 	e.running, e.cancel, e.ended = false, nil, now
@@ -455,12 +475,12 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 	if !next.Deadline.IsZero() {
 		e.deadline = next.Deadline.Sub(s.epoch)
 	}
-	e.due = forever
+	e.due, e.atSlot = forever, false
 	if !next.Idle {
-		e.due = now + s.until(e, now, next)
+		e.due, e.atSlot = now+s.until(e, now, next), next.Wait <= 0
 	}
-	if e.again {
-		e.due = min(e.due, max(now+s.cfg.MinGap, e.againAt))
+	if asked := max(now+s.cfg.MinGap, e.againAt); e.again && asked < e.due {
+		e.due, e.atSlot = asked, false
 	}
 	if e.due == forever {
 		return true
@@ -501,6 +521,13 @@ func (s *Scheduler[E]) startBy(now time.Duration) time.Duration {
 func (s *Scheduler[E]) rate() float64 {
 	return max(minRate, catchUp*float64(len(s.entries))/s.cfg.Interval.Seconds())
 }
+
+// few returns the number of workers that calm names may use: as many as a place has
+// names, so that these still run together, and at least minFew.
+func (s *Scheduler[E]) few() int { return max(minFew, (len(s.entries)+places-1)/places) }
+
+// calmFor returns how long after its slot a name is calm: 250 ms for a lease.
+func (s *Scheduler[E]) calmFor() time.Duration { return s.cfg.Interval / 40 }
 
 func (s *Scheduler[E]) burst() float64 { return float64(s.cfg.Workers) }
 
