@@ -14,13 +14,13 @@ import (
 	"github.com/kubewright/kubewright/apitest/internal/serve"
 )
 
-// Options configures a Server. The zero value is a server of version v1.37.1
+// Options configures a Server. The zero value is a server of version v1.37.2
 // that serves the stable APIs, applies NodeRules to node identities and allows all
 // other requests.
 type Options struct {
 	// Version is the gitVersion in /version. Feature gates, limits, field
 	// selectors and messages follow its minor version, from v1.34 on. Empty
-	// means v1.37.1.
+	// means v1.37.2.
 	Version string
 	// Kinds are served in addition to those of client-go's scheme. See
 	// Server.Register.

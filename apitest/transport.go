@@ -33,7 +33,7 @@ import (
 // New returns a server.
 func New(opts Options) *Server {
 	if opts.Version == "" {
-		opts.Version = "v1.37.1"
+		opts.Version = "v1.37.2"
 	}
 	if opts.History == 0 {
 		opts.History = 4096

@@ -29,7 +29,7 @@ func TestVersions(t *testing.T) {
 	}{
 		{version: "v1.34.4", causes: 2},
 		{version: "v1.36.3", causes: 2, taints: true},
-		{version: "v1.37.1", causes: 1, named: true, poolSelector: true, taints: true},
+		{version: "v1.37.2", causes: 1, named: true, poolSelector: true, taints: true},
 	} {
 		t.Run(test.version, bubble(func(t *testing.T) {
 			s := apitest.New(apitest.Options{Version: test.version})

@@ -203,7 +203,7 @@ comment describes the simulation. The systems:
 - **API server, our candidates**: the controller of kube-apiserver with this library's
   candidates.
 - **client-go**: client-go's elector, without and with ReleaseOnCancel.
-- **API server**: the controller of kube-apiserver v1.37.1 behind the gate
+- **API server**: the controller of kube-apiserver v1.37.2 behind the gate
   CoordinatedLeaderElection, with candidates such as kube-scheduler, which
   release and which do not.
 

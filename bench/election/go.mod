@@ -8,7 +8,7 @@ require (
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
 	k8s.io/klog/v2 v2.140.0
-	k8s.io/kubernetes v1.37.1
+	k8s.io/kubernetes v1.37.2
 )
 
 require (
@@ -52,7 +52,7 @@ require (
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
-	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3 // indirect
+	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
@@ -64,36 +64,36 @@ replace github.com/kubewright/kubewright => ../..
 // k8s.io/kubernetes asks for v0.0.0 of its staging modules, which nobody else has.
 replace (
 	k8s.io/api v0.0.0 => k8s.io/api v0.37.2
-	k8s.io/apiextensions-apiserver v0.0.0 => k8s.io/apiextensions-apiserver v0.37.1
+	k8s.io/apiextensions-apiserver v0.0.0 => k8s.io/apiextensions-apiserver v0.37.2
 	k8s.io/apimachinery v0.0.0 => k8s.io/apimachinery v0.37.2
-	k8s.io/apiserver v0.0.0 => k8s.io/apiserver v0.37.1
-	k8s.io/cli-runtime v0.0.0 => k8s.io/cli-runtime v0.37.1
+	k8s.io/apiserver v0.0.0 => k8s.io/apiserver v0.37.2
+	k8s.io/cli-runtime v0.0.0 => k8s.io/cli-runtime v0.37.2
 	k8s.io/client-go v0.0.0 => k8s.io/client-go v0.37.2
-	k8s.io/cloud-provider v0.0.0 => k8s.io/cloud-provider v0.37.1
-	k8s.io/cluster-bootstrap v0.0.0 => k8s.io/cluster-bootstrap v0.37.1
-	k8s.io/code-generator v0.0.0 => k8s.io/code-generator v0.37.1
-	k8s.io/component-base v0.0.0 => k8s.io/component-base v0.37.1
-	k8s.io/component-helpers v0.0.0 => k8s.io/component-helpers v0.37.1
-	k8s.io/controller-manager v0.0.0 => k8s.io/controller-manager v0.37.1
-	k8s.io/cri-api v0.0.0 => k8s.io/cri-api v0.37.1
-	k8s.io/cri-client v0.0.0 => k8s.io/cri-client v0.37.1
-	k8s.io/cri-streaming v0.0.0 => k8s.io/cri-streaming v0.37.1
-	k8s.io/csi-translation-lib v0.0.0 => k8s.io/csi-translation-lib v0.37.1
-	k8s.io/dynamic-resource-allocation v0.0.0 => k8s.io/dynamic-resource-allocation v0.37.1
-	k8s.io/endpointslice v0.0.0 => k8s.io/endpointslice v0.37.1
-	k8s.io/externaljwt v0.0.0 => k8s.io/externaljwt v0.37.1
-	k8s.io/kms v0.0.0 => k8s.io/kms v0.37.1
-	k8s.io/kube-aggregator v0.0.0 => k8s.io/kube-aggregator v0.37.1
-	k8s.io/kube-controller-manager v0.0.0 => k8s.io/kube-controller-manager v0.37.1
-	k8s.io/kube-proxy v0.0.0 => k8s.io/kube-proxy v0.37.1
-	k8s.io/kube-scheduler v0.0.0 => k8s.io/kube-scheduler v0.37.1
-	k8s.io/kubectl v0.0.0 => k8s.io/kubectl v0.37.1
-	k8s.io/kubelet v0.0.0 => k8s.io/kubelet v0.37.1
-	k8s.io/metrics v0.0.0 => k8s.io/metrics v0.37.1
-	k8s.io/mount-utils v0.0.0 => k8s.io/mount-utils v0.37.1
-	k8s.io/pod-security-admission v0.0.0 => k8s.io/pod-security-admission v0.37.1
-	k8s.io/sample-apiserver v0.0.0 => k8s.io/sample-apiserver v0.37.1
-	k8s.io/sample-cli-plugin v0.0.0 => k8s.io/sample-cli-plugin v0.37.1
-	k8s.io/sample-controller v0.0.0 => k8s.io/sample-controller v0.37.1
-	k8s.io/streaming v0.0.0 => k8s.io/streaming v0.37.1
+	k8s.io/cloud-provider v0.0.0 => k8s.io/cloud-provider v0.37.2
+	k8s.io/cluster-bootstrap v0.0.0 => k8s.io/cluster-bootstrap v0.37.2
+	k8s.io/code-generator v0.0.0 => k8s.io/code-generator v0.37.2
+	k8s.io/component-base v0.0.0 => k8s.io/component-base v0.37.2
+	k8s.io/component-helpers v0.0.0 => k8s.io/component-helpers v0.37.2
+	k8s.io/controller-manager v0.0.0 => k8s.io/controller-manager v0.37.2
+	k8s.io/cri-api v0.0.0 => k8s.io/cri-api v0.37.2
+	k8s.io/cri-client v0.0.0 => k8s.io/cri-client v0.37.2
+	k8s.io/cri-streaming v0.0.0 => k8s.io/cri-streaming v0.37.2
+	k8s.io/csi-translation-lib v0.0.0 => k8s.io/csi-translation-lib v0.37.2
+	k8s.io/dynamic-resource-allocation v0.0.0 => k8s.io/dynamic-resource-allocation v0.37.2
+	k8s.io/endpointslice v0.0.0 => k8s.io/endpointslice v0.37.2
+	k8s.io/externaljwt v0.0.0 => k8s.io/externaljwt v0.37.2
+	k8s.io/kms v0.0.0 => k8s.io/kms v0.37.2
+	k8s.io/kube-aggregator v0.0.0 => k8s.io/kube-aggregator v0.37.2
+	k8s.io/kube-controller-manager v0.0.0 => k8s.io/kube-controller-manager v0.37.2
+	k8s.io/kube-proxy v0.0.0 => k8s.io/kube-proxy v0.37.2
+	k8s.io/kube-scheduler v0.0.0 => k8s.io/kube-scheduler v0.37.2
+	k8s.io/kubectl v0.0.0 => k8s.io/kubectl v0.37.2
+	k8s.io/kubelet v0.0.0 => k8s.io/kubelet v0.37.2
+	k8s.io/metrics v0.0.0 => k8s.io/metrics v0.37.2
+	k8s.io/mount-utils v0.0.0 => k8s.io/mount-utils v0.37.2
+	k8s.io/pod-security-admission v0.0.0 => k8s.io/pod-security-admission v0.37.2
+	k8s.io/sample-apiserver v0.0.0 => k8s.io/sample-apiserver v0.37.2
+	k8s.io/sample-cli-plugin v0.0.0 => k8s.io/sample-cli-plugin v0.37.2
+	k8s.io/sample-controller v0.0.0 => k8s.io/sample-controller v0.37.2
+	k8s.io/streaming v0.0.0 => k8s.io/streaming v0.37.2
 )

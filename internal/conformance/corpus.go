@@ -425,7 +425,7 @@ var known = []Request{
 // knownOnly are those of one version.
 var knownOnly = map[string][]Request{
 	// Deletions of objects that can't be read.
-	"v1.37.1": {
+	"v1.37.2": {
 		{Method: "DELETE", Path: corpusMaps + "/a", Query: "ignoreStoreReadErrorWithClusterBreakingPotential=true"},
 		{Method: "DELETE", Path: corpusMaps + "/a", Query: "ignoreStoreReadErrorWithClusterBreakingPotential=abc"},
 		{Method: "DELETE", Path: corpusMaps, Query: "ignoreStoreReadErrorWithClusterBreakingPotential=true&labelSelector=l%3Dnone"},

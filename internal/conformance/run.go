@@ -15,7 +15,7 @@ import (
 
 // Versions are the versions of the API server of which there are recordings,
 // newest first.
-var Versions = []string{"v1.37.1", "v1.36.3", "v1.35.4", "v1.34.4"}
+var Versions = []string{"v1.37.2", "v1.36.3", "v1.35.4", "v1.34.4"}
 
 // wording lists by version the cases in which apitest words errors as the newest
 // version does, or knows a field that only newer versions have. Of these cases

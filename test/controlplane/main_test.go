@@ -74,7 +74,7 @@ func TestPins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"v1.37.1", "v1.36.3", "v1.35.4", "v1.34.4"}; !slices.Equal(versions, want) {
+	if want := []string{"v1.37.2", "v1.36.3", "v1.35.4", "v1.34.4"}; !slices.Equal(versions, want) {
 		t.Fatalf("versions %q, want %q", versions, want)
 	}
 	replace := regexp.MustCompile(`(?m)^\t(k8s\.io/[a-z-]+) => (k8s\.io/[a-z-]+) (v\S+)$`)

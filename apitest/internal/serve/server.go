@@ -101,7 +101,7 @@ var onSince = map[string]int{
 	"DRADeviceTaints": 36, "DRAPartitionableDevices": 36, "DRADeviceBindingConditions": 36, "DRAConsumableCapacity": 36,
 }
 
-// minorOf returns the minor version of a version such as v1.37.1, or 0.
+// minorOf returns the minor version of a version such as v1.37.2, or 0.
 func minorOf(version string) int {
 	_, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")

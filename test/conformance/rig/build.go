@@ -24,7 +24,7 @@ import (
 )
 
 // Version is the version of Kubernetes whose tests and kubelet are built.
-const Version = "v1.37.1"
+const Version = "v1.37.2"
 
 // Binaries are the programs of Kubernetes, and pause and a shell for the images.
 type Binaries struct {

@@ -2,7 +2,7 @@
 # Copyright The Kubewright Authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: versions/pin.sh VERSION...      (for example: versions/pin.sh v1.37.1 v1.36.3)
+# usage: versions/pin.sh VERSION...      (for example: versions/pin.sh v1.37.2 v1.36.3)
 #
 # Writes versions/VERSION.mod and versions/VERSION.sum: the go.mod and go.sum with which ../_program is built as that
 # Kubernetes version. k8s.io/kubernetes requires its staging modules at v0.0.0 and replaces them with directories of its

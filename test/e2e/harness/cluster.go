@@ -98,7 +98,7 @@ func start(o Options) (*Cluster, error) {
 	return c, json.Unmarshal(ready, &c.status)
 }
 
-// Version returns the Kubernetes version, such as v1.37.1.
+// Version returns the Kubernetes version, such as v1.37.2.
 func (c *Cluster) Version() string { return c.status.Version }
 
 // Server returns the API server's URL.

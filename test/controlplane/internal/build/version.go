@@ -13,7 +13,7 @@ import (
 )
 
 // DefaultVersion is the default Kubernetes version: the one that matches the library's client-go.
-const DefaultVersion = "v1.37.1"
+const DefaultVersion = "v1.37.2"
 
 // Versions returns the Kubernetes versions that source pins, newest first.
 func Versions(source fs.FS) ([]string, error) {
