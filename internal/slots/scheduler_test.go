@@ -504,9 +504,9 @@ func TestRandomUse(t *testing.T) {
 			case <-ctx.Done():
 			case <-time.After(rand.N(time.Second)):
 			}
-			return Next{Wait: rand.N(5 * time.Second), NoLaterThanSlot: rand.N(2) == 0, Idle: rand.N(4) == 0, Deadline: time.Now().Add(rand.N(10 * time.Second))}
+			return Next{Wait: max(0, rand.N(5*time.Second)-time.Second), NoLaterThanSlot: rand.N(2) == 0, Idle: rand.N(4) == 0, Deadline: time.Now().Add(rand.N(10 * time.Second))}
 		}
-		bubble(t, 3, do, func(w *world) {
+		bubble(t, 6, do, func(w *world) {
 			r := rand.New(rand.NewPCG(seed, seed))
 			w.start()
 			for range 3000 {
@@ -524,8 +524,8 @@ func TestRandomUse(t *testing.T) {
 					time.Sleep(time.Duration(r.IntN(int(100 * time.Millisecond))))
 				}
 			}
-			if got := w.peak(); got > 3 {
-				t.Errorf("seed %d: %d runs at once with 3 workers", seed, got)
+			if got := w.peak(); got > 6 {
+				t.Errorf("seed %d: %d runs at once with 6 workers", seed, got)
 			}
 			for _, name := range w.Names() {
 				w.Remove(name)
