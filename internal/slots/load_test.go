@@ -160,14 +160,20 @@ func TestOnlyNamesAtTheirSlotsWaitForOneOfTheFew(t *testing.T) {
 			t.Error("the probe runs at its slot, beside runs that hang")
 		}
 		retries := len(w.times("retries"))
+		again := w.Scheduler.calm.first().name // it waits, too
 		w.Trigger("probe")
 		w.Add("new", 0)
+		w.Remove(again)
+		w.Add(again, -1)
 		pass(20 * time.Millisecond)
 		if got := len(w.times("probe")); got != len(at)+1 {
 			t.Errorf("the triggered probe ran %d times, want %d", got, len(at)+1)
 		}
 		if got := len(w.times("new")); got != 1 {
 			t.Errorf("the new name ran %d times", got)
+		}
+		if runs := w.seen(); !slices.ContainsFunc(runs, func(r run) bool { return r.value == -1 }) {
+			t.Error("a name that was added again waits")
 		}
 		if got := len(w.times("retries")); got <= retries {
 			t.Error("a retry waits")

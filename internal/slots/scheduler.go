@@ -131,7 +131,7 @@ func (s *Scheduler[E]) forget(e *entry[E]) {
 	}
 	now := s.now()
 	e.value, e.revived, e.leaving, e.removed, e.parted = *e.revived, nil, false, false, false
-	e.due, e.deadline, e.ended = now, s.startBy(now), -forever
+	e.due, e.atSlot, e.deadline, e.ended = now, false, s.startBy(now), -forever
 	s.wait(e)
 }
 
