@@ -283,6 +283,7 @@ func (j *job) yield() result {
 		}
 		wait = core.ReplyTime
 	}
+	j.w.streak.OK(j.ctx, "The pool is left to a newer instance", "driver", j.p.id.Driver, "pool", j.p.id.Name)
 	j.closeWindow()
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()

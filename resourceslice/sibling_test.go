@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
@@ -94,6 +95,33 @@ func TestARollingUpdateIsNoFight(t *testing.T) {
 		if s, _ := newer.c.Status(pool); s.Err != nil || s.Published != s.Revision {
 			t.Errorf("the newer one: %+v", s)
 		}
+		if errs := append(older.reported(), newer.reported()...); len(errs) > 0 {
+			t.Errorf("reported %v", errs)
+		}
+	})
+}
+
+// TestQuestionsThatFailNowAndThenAreNotReported: each is asked again at once, and answered
+// then. Minutes lie between them, so that they are no outage.
+func TestQuestionsThatFailNowAndThenAreNotReported(t *testing.T) {
+	two(t, func(older, newer *rig) {
+		var refused time.Time
+		n := 0
+		older.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
+			obj, err := q.Object()
+			s, ok := obj.(*resourcev1.ResourceSlice)
+			if err != nil || !ok || !strings.HasSuffix(s.Annotations["resourceslice.kubewright.dev/instance"], "?") || time.Since(refused) < time.Minute {
+				return false
+			}
+			refused = time.Now()
+			n++
+			return true
+		}}, Status: statuserr.New(409, metav1.StatusReasonConflict, "changed meanwhile")})
+		older.settle(time.Hour)
+		if n < 2 {
+			t.Fatalf("%d questions were refused, want some", n)
+		}
+		older.expectModel("an hour later", "b")
 		if errs := append(older.reported(), newer.reported()...); len(errs) > 0 {
 			t.Errorf("reported %v", errs)
 		}
