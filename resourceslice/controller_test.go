@@ -313,6 +313,39 @@ func TestAClusterPoolOfAnotherOwner(t *testing.T) {
 	})
 }
 
+// TestAFailureAfterAWaitIsANewOne: one create fails before another owner has the pool for an
+// hour, and one after that. Nothing has failed for an hour.
+func TestAFailureAfterAWaitIsANewOne(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start(func(cfg *resourceslice.Config) { cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{}) })
+		fails := func() {
+			r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "resourceslices"}, Times: 1, Status: statuserr.Unauthorized()})
+		}
+		fails()
+		r.set(resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}})
+		r.settle(10 * time.Millisecond)
+		r.expect("the first try", 1, 0, 0)
+		theirs := live("s1", 1, 1, device(1, "a"))
+		theirs.Spec.NodeName, theirs.Spec.AllNodes = nil, new(true)
+		theirs.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "theirs", UID: "u1"}}
+		r.foreign(func() { r.s.Put(theirs) })
+		r.s.ResetJournal()
+		r.settle(time.Hour)
+		r.expect("an hour", 0, 0, 0)
+		fails()
+		r.foreign(func() { apitest.Delete[sliceType](r.s, "", theirs.Name) })
+		r.settle(time.Minute)
+		if len(r.devices()) != 3 {
+			t.Errorf("%d devices, want 3", len(r.devices()))
+		}
+		for _, err := range r.reported() {
+			if _, ok := errors.AsType[*resourceslice.ContendedError](err); !ok {
+				t.Errorf("reported %v", err)
+			}
+		}
+	})
+}
+
 // TestTheStatusStaysIfTheAnswersDo: those of several slices, in maps without an order.
 func TestTheStatusStaysIfTheAnswersDo(t *testing.T) {
 	bubble(t, func(r *rig) {

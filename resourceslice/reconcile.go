@@ -94,8 +94,12 @@ func (c *Controller) reconcile(ctx context.Context, id PoolID) {
 		case refused:
 			continue
 		}
-		if r.err != nil {
+		switch {
+		case r.err != nil:
 			r.after, r.why = max(r.after, j.failed(r.err)), core.Failing
+		case r.why != core.Failing:
+			// What fails when the wait is over is another failure.
+			j.w.streak.OK(j.ctx, "The pool no longer fails", "driver", j.p.id.Driver, "pool", j.p.id.Name, "phase", r.why)
 		}
 		if j.ctx.Err() == nil || !j.isHalf() {
 			c.retry(j.p, r)
@@ -283,7 +287,6 @@ func (j *job) yield() result {
 		}
 		wait = core.ReplyTime
 	}
-	j.w.streak.OK(j.ctx, "The pool is left to a newer instance", "driver", j.p.id.Driver, "pool", j.p.id.Name)
 	j.closeWindow()
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
