@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -75,11 +74,7 @@ func TestMessageBeforeTheEvent(t *testing.T) {
 func TestOneErrorDoesNotBlockOthers(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.there(live("old", 1, 1, device(9, "a")))
-		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "resourceslices", Func: func(q apitest.Request) bool {
-			obj, err := q.Object()
-			s, ok := obj.(*resourcev1.ResourceSlice)
-			return err == nil && ok && s.Spec.Pool.Name == "bad"
-		}}, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
+		r.s.Inject(apitest.Fault{Match: sending("create", func(s sliceType) bool { return s.Spec.Pool.Name == "bad" }), Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
 		r.start()
 		r.consumer.remove()
 		for _, name := range []string{"bad", "good"} {

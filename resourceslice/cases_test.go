@@ -167,11 +167,7 @@ func TestFirstWriteIsRefused(t *testing.T) {
 		r.settle(time.Minute)
 		window := r.window()
 		r.s.Inject(apitest.Fault{
-			Match: apitest.Match{Verb: "update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
-				obj, err := q.Object()
-				s, ok := obj.(sliceType)
-				return err == nil && ok && hasDevice(s, "dev-00000")
-			}},
+			Match:  sending("update", func(s sliceType) bool { return hasDevice(s, "dev-00000") }),
 			Status: statuserr.New(422, metav1.StatusReasonInvalid, "no"),
 		})
 		all := devices(640)

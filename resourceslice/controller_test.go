@@ -291,13 +291,18 @@ func TestARemovalDoesNotWaitForALostCreateThatIsThere(t *testing.T) {
 	})
 }
 
+// theirs returns the slice of another owner's pool of the cluster.
+func theirs() *resourcev1.ResourceSlice {
+	s := live("s1", 1, 1, device(1, "a"))
+	s.Spec.NodeName, s.Spec.AllNodes = nil, new(true)
+	s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "theirs", UID: "u1"}}
+	return s
+}
+
 // TestAClusterPoolOfAnotherOwner: a controller without a node leaves it alone.
 func TestAClusterPoolOfAnotherOwner(t *testing.T) {
 	bubble(t, func(r *rig) {
-		theirs := live("s1", 1, 1, device(1, "a"))
-		theirs.Spec.NodeName, theirs.Spec.AllNodes = nil, new(true)
-		theirs.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "theirs", UID: "u1"}}
-		r.foreign(func() { r.s.Put(theirs) })
+		r.foreign(func() { r.s.Put(theirs()) })
 		r.start(func(cfg *resourceslice.Config) {
 			cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{})
 			cfg.Owner = func(context.Context) (metav1.OwnerReference, error) {
@@ -325,15 +330,12 @@ func TestAFailureAfterAWaitIsANewOne(t *testing.T) {
 		r.set(resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}})
 		r.settle(10 * time.Millisecond)
 		r.expect("the first try", 1, 0, 0)
-		theirs := live("s1", 1, 1, device(1, "a"))
-		theirs.Spec.NodeName, theirs.Spec.AllNodes = nil, new(true)
-		theirs.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "theirs", UID: "u1"}}
-		r.foreign(func() { r.s.Put(theirs) })
+		r.foreign(func() { r.s.Put(theirs()) })
 		r.s.ResetJournal()
 		r.settle(time.Hour)
 		r.expect("an hour", 0, 0, 0)
 		fails()
-		r.foreign(func() { apitest.Delete[sliceType](r.s, "", theirs.Name) })
+		r.foreign(func() { apitest.Delete[sliceType](r.s, "", theirs().Name) })
 		r.settle(time.Minute)
 		if len(r.devices()) != 3 {
 			t.Errorf("%d devices, want 3", len(r.devices()))

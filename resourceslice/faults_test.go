@@ -139,13 +139,8 @@ func TestADeviceIsLeftOutWithoutItsCounters(t *testing.T) {
 		"a live device and a set that another client deleted and that can't be created": {
 			setOf("s", "memory"), "memory",
 			func(r *rig) func() {
-				withSets := func(q apitest.Request) bool {
-					obj, err := q.Object()
-					s, ok := obj.(*resourcev1.ResourceSlice)
-					return err == nil && ok && len(s.Spec.SharedCounters) > 0
-				}
 				undo := r.s.Inject(apitest.Fault{
-					Match:  apitest.Match{Verb: "create", Resource: "resourceslices", Func: withSets},
+					Match:  sending("create", func(s sliceType) bool { return len(s.Spec.SharedCounters) > 0 }),
 					Status: statuserr.New(422, metav1.StatusReasonInvalid, "no"),
 				})
 				r.foreign(func() {
@@ -326,11 +321,7 @@ func TestALateWriteOfADeadProcessMeetsAnotherGeneration(t *testing.T) {
 		r.publish(resourceslice.Pool{Devices: all[:114]}) // 64 and 50
 		r.settle(time.Minute)
 		r.s.Inject(apitest.Fault{
-			Match: apitest.Match{Verb: "update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
-				obj, err := q.Object()
-				s, ok := obj.(*resourcev1.ResourceSlice)
-				return err == nil && ok && hasDevice(s, "dev-00070")
-			}},
+			Match: sending("update", func(s sliceType) bool { return hasDevice(s, "dev-00070") }),
 			Times: 1, CommitAfter: 3 * time.Second,
 		})
 		r.set(resourceslice.Pool{Devices: all}) // 64, 64 and 64: the number of slices changes
@@ -736,11 +727,7 @@ func TestASuccessorThatStopsCompletesThePoolThatItFillsUp(t *testing.T) {
 }
 
 // skipping matches the writes of pools that are skipped.
-var skipping = apitest.Match{Verb: "create,update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
-	obj, err := q.Object()
-	s, ok := obj.(*resourcev1.ResourceSlice)
-	return err == nil && ok && len(s.Spec.SkipNodeOperations) > 0
-}}
+var skipping = sending("create,update", func(s sliceType) bool { return len(s.Spec.SkipNodeOperations) > 0 })
 
 // skipped is a pool with a field that a webhook may not like.
 func skipped(devices ...resourcev1.Device) resourceslice.Pool {

@@ -99,7 +99,7 @@ func (c *Controller) reconcile(ctx context.Context, id PoolID) {
 			r.after, r.why = max(r.after, j.failed(r.err)), core.Failing
 		case r.why != core.Failing:
 			// What fails when the wait is over is another failure.
-			j.w.streak.OK(j.ctx, "The pool no longer fails", "driver", j.p.id.Driver, "pool", j.p.id.Name, "phase", r.why)
+			j.w.streak.OK(j.ctx, "The pool waits for another reason", "driver", j.p.id.Driver, "pool", j.p.id.Name, "phase", r.why)
 		}
 		if j.ctx.Err() == nil || !j.isHalf() {
 			c.retry(j.p, r)

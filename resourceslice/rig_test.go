@@ -164,6 +164,15 @@ func (r *rig) settle(d time.Duration) {
 	synctest.Wait()
 }
 
+// sending matches the requests of the verbs that send a slice of which is says true.
+func sending(verbs string, is func(s sliceType) bool) apitest.Match {
+	return apitest.Match{Verb: verbs, Resource: "resourceslices", Func: func(q apitest.Request) bool {
+		obj, err := q.Object()
+		s, ok := obj.(sliceType)
+		return err == nil && ok && is(s)
+	}}
+}
+
 // foreign calls do as another client: its events are not the controller's.
 func (r *rig) foreign(do func()) {
 	synctest.Wait()

@@ -107,16 +107,14 @@ func TestQuestionsThatFailNowAndThenAreNotReported(t *testing.T) {
 	two(t, func(older, newer *rig) {
 		var refused time.Time
 		n := 0
-		older.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
-			obj, err := q.Object()
-			s, ok := obj.(*resourcev1.ResourceSlice)
-			if err != nil || !ok || !strings.HasSuffix(s.Annotations["resourceslice.kubewright.dev/instance"], "?") || time.Since(refused) < time.Minute {
+		older.s.Inject(apitest.Fault{Match: sending("update", func(s sliceType) bool {
+			if !strings.HasSuffix(s.Annotations["resourceslice.kubewright.dev/instance"], "?") || time.Since(refused) < time.Minute {
 				return false
 			}
 			refused = time.Now()
 			n++
 			return true
-		}}, Status: statuserr.New(409, metav1.StatusReasonConflict, "changed meanwhile")})
+		}), Status: statuserr.New(409, metav1.StatusReasonConflict, "changed meanwhile")})
 		older.settle(time.Hour)
 		if n < 2 {
 			t.Fatalf("%d questions were refused, want some", n)

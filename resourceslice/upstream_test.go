@@ -47,11 +47,7 @@ func TestErrorInTheMiddleOfABump(t *testing.T) {
 func TestOneSliceIsAlwaysRefused(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.s.Inject(apitest.Fault{
-			Match: apitest.Match{Verb: "create,update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
-				obj, err := q.Object()
-				s, ok := obj.(*resourcev1.ResourceSlice)
-				return err == nil && ok && hasDevice(s, "dev-00100")
-			}},
+			Match:  sending("create,update", func(s sliceType) bool { return hasDevice(s, "dev-00100") }),
 			Status: statuserr.New(422, metav1.StatusReasonInvalid, "dev-00100 is not welcome"),
 		})
 		r.start()
