@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/internal/slots"
@@ -73,7 +74,7 @@ func New(cfg Config) (*Controller, error) {
 		reporter: reporter{handler: cfg.ErrorHandler, recorder: cfg.EventRecorder, process: cfg.Process},
 	}
 	c.reporter.hooks = &c.cfg.Hooks
-	c.asker = asker{gate: cfg.Gate, owner: cfg.Owner, limit: cfg.RenewInterval / 4, trigger: c.Trigger}
+	c.asker = asker{gate: cfg.Gate, owner: cfg.Owner, room: callback.Room[answer]{Name: "Gate", Limit: cfg.RenewInterval / 4, Patience: patience, Late: c.Trigger}}
 	// A turn has two rounds of conflicts at most: six calls, in addition to Gate,
 	// Owner and the wait for its slot, or after a failure a longer one.
 	c.progress = lifecycle.NewProgress(cfg.Name, 2*cfg.RenewInterval+8*cfg.CallTimeout+max(plan.Retries().Cap, cfg.Duration))
@@ -109,7 +110,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 	c.progress.Beat()
 	c.nodes.Run(ctx)
-	c.asker.calls.Wait()
+	c.asker.room.Wait()
 	c.mu.Lock()
 	c.stopped = true
 	c.mu.Unlock()

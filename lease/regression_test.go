@@ -63,7 +63,7 @@ func TestLongOutageKeepsNothing(t *testing.T) {
 		restore()
 		pass(5 * time.Minute)
 		n, _ := f.controller.served(nodeName)
-		if !n.lease.Quiet() || n.memo.open != nil {
+		if !n.lease.Quiet() || n.memo != (memo{}) {
 			t.Errorf("kept of an outage that is over: %+v", n)
 		}
 	})

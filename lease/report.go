@@ -103,11 +103,8 @@ func (r *reporter) turn(ctx context.Context, nodeName string, n *node, said answ
 // answer reports the answers of Gate and Owner that are not what they should be.
 func (r *reporter) answer(ctx context.Context, nodeName string, n *node, said answer, t *plan.Result) {
 	lease, m := leaseRef(nodeName), &n.reports.asking
-	_, panicked := errors.AsType[*callback.PanicError](said.gate)
 	switch {
-	case said.late:
-		r.asking.Fail(ctx, r.handler, m, said.gate, "Failed to ask the gate of a node lease", "lease", lease)
-	case panicked:
+	case callback.Failed(said.gate):
 		r.asking.Fail(ctx, r.handler, m, fmt.Errorf("lease: gate of node %q: %w", nodeName, said.gate), "Failed to ask the gate of a node lease", "lease", lease)
 	case said.gate != nil || n.lease.Phase() == plan.NoOwner || said.ownerErr != nil && errors.Is(t.Err, said.ownerErr):
 		r.asking.Leave(m) // not asked, or reported as the error of the turn
