@@ -4,7 +4,7 @@
 // Structure prints how the files of packages use one another.
 //
 //	go run ./hack/structure ./podsync ./lease
-//	go run ./hack/structure -limits hack/structure/limits.txt ./...
+//	go run ./hack/structure -v ./...
 //
 // A file uses another file of its package if it names a function, method, type,
 // field, variable or constant that the other file declares. A circle is a set of
@@ -16,10 +16,8 @@
 // them, fewest names first: these are the uses that cost least to remove. Test
 // files are left out.
 //
-// With -limits it fails if a circle has more than four files. The file that
-// -limits names has the exceptions, a line each: the import path of a package and
-// the size of its largest circle. An exception that is larger than the circle fails
-// too, so that a circle that became smaller stays smaller.
+// A circle is nothing bad: hack/walk measures the way that a reader has to go, and a
+// larger circle may make it shorter.
 package main
 
 import (
@@ -40,11 +38,7 @@ import (
 	"strings"
 )
 
-// most is the number of files that a circle may have without an exception.
-const most = 4
-
 func main() {
-	file := flag.String("limits", "", "fail if a circle has more than four files, with the exceptions in this file")
 	verbose := flag.Bool("v", false, "print the uses inside each circle")
 	dir := flag.String("C", ".", "the directory of the module")
 	flag.Parse()
@@ -52,15 +46,7 @@ func main() {
 	if len(patterns) == 0 {
 		patterns = []string{"./..."}
 	}
-	var exceptions map[string]int
-	var err error
-	if *file != "" {
-		exceptions, err = readLimits(*file)
-	}
-	if err == nil {
-		err = run(os.Stdout, *dir, patterns, exceptions, *verbose)
-	}
-	if err != nil {
+	if err := run(os.Stdout, *dir, patterns, *verbose); err != nil {
 		fmt.Fprintln(os.Stderr, "structure:", err)
 		os.Exit(1)
 	}
@@ -77,43 +63,8 @@ type listed struct {
 	Error      *struct{ Err string }
 }
 
-// readLimits returns the exceptions of a file by import path.
-func readLimits(file string) (map[string]int, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	limits := map[string]int{}
-	for i, line := range strings.Split(string(text), "\n") {
-		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		var path string
-		var files int
-		if n, err := fmt.Sscanf(line, "%s %d", &path, &files); n != 2 {
-			return nil, fmt.Errorf("%s:%d: want an import path and a number: %w", file, i+1, err)
-		}
-		limits[path] = files
-	}
-	return limits, nil
-}
-
-// check returns why the largest circle of a package breaks the limits, or "".
-func check(path string, largest int, exceptions map[string]int) string {
-	limit, excepted := exceptions[path]
-	switch {
-	case !excepted && largest > most:
-		return fmt.Sprintf("%s has a circle of %d files, of %d at most", path, largest, most)
-	case excepted && largest > limit:
-		return fmt.Sprintf("%s has a circle of %d files, of %d at most by its exception", path, largest, limit)
-	case excepted && (largest < limit || largest <= most):
-		return fmt.Sprintf("%s has circles of %d files at most: lower or remove its exception of %d", path, largest, limit)
-	}
-	return ""
-}
-
-// run prints the structure of the packages. It compares them with the exceptions unless these are nil.
-func run(out io.Writer, dir string, patterns []string, exceptions map[string]int, verbose bool) error {
+// run prints the structure of the packages.
+func run(out io.Writer, dir string, patterns []string, verbose bool) error {
 	packages, err := list(dir, patterns)
 	if err != nil {
 		return err
@@ -122,7 +73,6 @@ func run(out io.Writer, dir string, patterns []string, exceptions map[string]int
 	for _, p := range packages {
 		exports[p.ImportPath] = p.Export
 	}
-	var broken []string
 	for _, p := range packages {
 		if p.DepOnly || len(p.GoFiles) == 0 {
 			continue
@@ -142,14 +92,6 @@ func run(out io.Writer, dir string, patterns []string, exceptions map[string]int
 				printCircle(out, c, uses)
 			}
 		}
-		if exceptions != nil {
-			if why := check(p.ImportPath, largest, exceptions); why != "" {
-				broken = append(broken, why)
-			}
-		}
-	}
-	if len(broken) > 0 {
-		return errors.New(strings.Join(broken, "\n"))
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func testModule(t *testing.T) string {
 func TestRun(t *testing.T) {
 	dir := testModule(t)
 	var out bytes.Buffer
-	if err := run(&out, dir, []string{"./..."}, map[string]int{}, true); err != nil {
+	if err := run(&out, dir, []string{"./..."}, true); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -45,47 +45,6 @@ func TestRun(t *testing.T) {
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output has no %q:\n%s", want, &out)
-		}
-	}
-	if err := run(&out, dir, []string{"./..."}, map[string]int{"example.test/m": 3}, false); err == nil {
-		t.Error("an exception for a circle that needs none was accepted")
-	}
-}
-
-func TestCheck(t *testing.T) {
-	for _, c := range []struct {
-		largest, exception int
-		ok                 bool
-	}{
-		{largest: 4, ok: true},
-		{largest: 5},
-		{largest: 5, exception: 5, ok: true},
-		{largest: 6, exception: 5},
-		{largest: 5, exception: 6},
-		{largest: 4, exception: 4},
-	} {
-		exceptions := map[string]int{}
-		if c.exception > 0 {
-			exceptions["p"] = c.exception
-		}
-		if why := check("p", c.largest, exceptions); (why == "") != c.ok {
-			t.Errorf("circle of %d with exception %d: %q", c.largest, c.exception, why)
-		}
-	}
-}
-
-func TestReadLimits(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "limits")
-	for text, ok := range map[string]bool{
-		"# comment\n\nexample.test/m 5\n": true,
-		"example.test/m\n":                false,
-	} {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		limits, err := readLimits(file)
-		if (err == nil) != ok || ok && limits["example.test/m"] != 5 {
-			t.Errorf("%q: %v, %v", text, limits, err)
 		}
 	}
 }
