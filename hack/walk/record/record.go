@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 )
 
 // Variable is the environment variable with the name of the file that trips are added
@@ -46,9 +45,16 @@ var (
 	calls map[Call]bool // nil: no trip
 )
 
+// T is the part of *testing.T that Walk uses.
+type T interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // Walk calls f and records what it and other goroutines call in the meantime. It adds
 // the trip to the file that [Variable] names. A trip without a call fails t.
-func Walk(t *testing.T, name, room string, f func()) {
+func Walk(t T, name, room string, f func()) {
 	t.Helper()
 	file := os.Getenv(Variable)
 	if file == "" {
