@@ -192,7 +192,7 @@ func (l *loop[T]) onDelivery(ctx context.Context, d delivery) {
 	c.refresh()
 	c.mu.Unlock()
 	if d.err != nil {
-		l.streaks.source.Fail(ctx, c.cfg.ErrorHandler, d.err, "Failed to learn from the source what to run")
+		l.streaks.source.Fail(ctx, sourceClass(d.err), c.cfg.ErrorHandler, d.err, "Failed to learn from the source what to run")
 		return
 	}
 	l.streaks.source.OK(ctx, "The source delivers again")
@@ -390,14 +390,14 @@ func (l *loop[T]) publish(ctx context.Context) {
 		c.reportError(ctx, fmt.Errorf("configcheckpoint: %w", err), "A callback panicked")
 	}
 	if admitErr != nil {
-		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: admit: %w", admitErr), "Failed to get an answer of Admit")
+		l.streaks.other.Fail(ctx, 0, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: admit: %w", admitErr), "Failed to get an answer of Admit")
 	}
 	if pruneErr != nil {
-		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: remove old payloads: %w", pruneErr), "Failed to remove old payloads")
+		l.streaks.other.Fail(ctx, 0, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: remove old payloads: %w", pruneErr), "Failed to remove old payloads")
 	}
 	switch {
 	case storeErr != nil:
-		l.streaks.store.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: write the store: %w", storeErr), "Failed to write the store")
+		l.streaks.store.Fail(ctx, 0, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: write the store: %w", storeErr), "Failed to write the store")
 	case healthy:
 		l.streaks.store.OK(ctx, "The store can be written again")
 	}

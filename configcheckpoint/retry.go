@@ -4,6 +4,9 @@
 package configcheckpoint
 
 import (
+	"context"
+	"errors"
+	"os"
 	"time"
 
 	"github.com/kubewright/kubewright/internal/backoff"
@@ -12,6 +15,18 @@ import (
 
 // errorStreaks report once that something fails, and once that it works again.
 type errorStreaks struct{ source, store, other report.Streak }
+
+// sourceClass tells apart the errors of the source that are each reported once: it has
+// no such configuration, it does not answer, or it has another problem.
+func sourceClass(err error) int {
+	switch {
+	case errors.Is(err, ErrSourceNotFound), errors.Is(err, ErrKeyNotFound):
+		return 1
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return 2
+	}
+	return 0
+}
 
 // sourceRetry is the delay after errors of the source in a row.
 func sourceRetry() backoff.Policy {

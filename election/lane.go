@@ -62,7 +62,7 @@ type lane[T object] struct {
 	running       *sync.WaitGroup
 
 	// Each of these may fail while the others succeed.
-	reads, writes, watches report.Streak
+	reads, writes, watches apierr.Streak
 
 	answers chan answer[T]
 	abort   context.CancelFunc // of the request under way; nil for none

@@ -38,7 +38,7 @@ type loop struct {
 }
 
 func (c *Candidate) newLoop(ctx context.Context) *loop {
-	var panics report.Streak // never ends: one that happens at each step is reported once
+	var panics apierr.Streak // never ends: one that happens at each step is reported once
 	strategy := ranking{Strategy: c.cfg.Strategy, name: c.cfg.Strategy.Name(), report: func(err error) {
 		panics.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("election: %w", err), "The strategy panicked")
 	}}

@@ -38,16 +38,16 @@ type reporter struct {
 	hooks    *Hooks
 	process  string
 
-	renewing report.Group
-	asking   report.Group // Gate and Owner
-	breaking report.Group // invariants
+	renewing apierr.Group
+	asking   apierr.Group // Gate and Owner
+	breaking apierr.Group // invariants
 }
 
 // reports is what was reported about one node.
 type reports struct {
 	phase    Phase // the last one that the hook was called for
-	renewing report.Member
-	asking   report.Member
+	renewing apierr.Member
+	asking   apierr.Member
 }
 
 func leaseRef(nodeName string) klog.ObjectRef {
@@ -198,7 +198,7 @@ func (r *reporter) gone(ctx context.Context, nodeName string, n *node) {
 
 // broken reports an error of this package.
 func (r *reporter) broken(ctx context.Context, nodeName string, err error) {
-	r.breaking.Fail(ctx, r.handler, &report.Member{}, err, "Node lease is in a state that must not be", "lease", leaseRef(nodeName))
+	r.breaking.Fail(ctx, r.handler, &apierr.Member{}, err, "Node lease is in a state that must not be", "lease", leaseRef(nodeName))
 }
 
 // overloaded reports that the workers can't do all renewals in time, or can again.

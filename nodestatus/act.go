@@ -12,7 +12,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
-	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
@@ -108,7 +107,7 @@ func (c *Controller) failed(ctx context.Context, n *node, r request, err error, 
 	var resting bool
 	n.read(func(s *status.State) { resting = s.Resting() })
 	if resting {
-		c.report.leave(n, (*report.Group).Leave)
+		c.report.leave(n, (*apierr.Group).Leave)
 	}
 	if news.Deleted != "" && c.cfg.OnDeleted == DeletedExit && n.name == c.cfg.NodeName {
 		c.exit(fmt.Errorf("%w: node %q", ErrNodeDeleted, n.name))

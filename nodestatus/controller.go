@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/callqueue"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
@@ -81,7 +82,7 @@ func New(cfg Config) (*Controller, error) {
 		Do:          c.round,
 		Farewell:    c.farewell(),
 		Overloaded:  c.overloaded,
-		Gone:        func(_ context.Context, _ string, n *node) { n.end(); c.report.leave(n, (*report.Group).Retire) },
+		Gone:        func(_ context.Context, _ string, n *node) { n.end(); c.report.leave(n, (*apierr.Group).Retire) },
 	})
 	if cfg.NodeName != "" {
 		c.nodes.Add(cfg.NodeName, c.newNode(cfg.NodeName))

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
@@ -33,7 +33,7 @@ type node struct {
 	waiters []waiter      // calls of Flush
 
 	leftOut uint64                    // hash of the parts that were left out last; of rounds, of which there is one at a time
-	members [activities]report.Member // of the groups of the reporter, which guard them
+	members [activities]apierr.Member // of the groups of the reporter, which guard them
 }
 
 // waiter is a call of Flush, which waits for a round after the given one.

@@ -61,7 +61,7 @@ type reporter struct {
 	ready  *lifecycle.Ready
 	seed   maphash.Seed
 	noPods atomic.Bool // was said
-	groups [activities]report.Group
+	groups [activities]apierr.Group
 }
 
 // ok reports that an activity has succeeded.
@@ -76,7 +76,7 @@ func (r *reporter) fail(ctx context.Context, n *node, a activity, err error, msg
 
 // leave takes a node out of the reports, because it must not hold up those about the
 // others: with Leave while it is left alone, and with Retire when it is no longer managed.
-func (r *reporter) leave(n *node, leave func(*report.Group, *report.Member)) {
+func (r *reporter) leave(n *node, leave func(*apierr.Group, *apierr.Member)) {
 	for a := range r.groups {
 		leave(&r.groups[a], &n.members[a])
 	}

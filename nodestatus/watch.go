@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/listwatch"
-	"github.com/kubewright/kubewright/internal/report"
 )
 
 const (
@@ -32,7 +32,7 @@ const (
 // watchNode watches the Node of Config.NodeName until ctx is done.
 func watchNode(ctx context.Context, cfg *Config, handler cache.ResourceEventHandler) {
 	nodes := cfg.Client.Nodes()
-	var forbidden report.Streak
+	var forbidden apierr.Streak
 	source := listwatch.New(listwatch.Config{
 		List: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return nodes.List(ctx, opts)

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 	"github.com/kubewright/kubewright/podsync/internal/queue"
@@ -33,7 +34,7 @@ type caller struct {
 	handler  report.Handler
 	limit    int // concurrent calls of a queue; one is for queueAdmit
 
-	errors  report.Group
+	errors  apierr.Group
 	queues  [callQueues]queue.Fifo[*entry]
 	running [callQueues]int
 }

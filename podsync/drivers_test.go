@@ -19,7 +19,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/internal/apierr"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
@@ -39,9 +39,9 @@ func TestFailureOfAForgottenPod(t *testing.T) {
 	ctx := klog.NewContext(t.Context(), klog.Logger{})
 	told := 0
 	handler := func(context.Context, error, string) { told++ }
-	for name, of := range map[string]func(*loop, *entry) (*report.Group, *report.Member){
-		"provider": func(l *loop, t *entry) (*report.Group, *report.Member) { return &l.caller.errors, &t.callErrs },
-		"API":      func(l *loop, t *entry) (*report.Group, *report.Member) { return &l.writer.errors, &t.apiErrs },
+	for name, of := range map[string]func(*loop, *entry) (*apierr.Group, *apierr.Member){
+		"provider": func(l *loop, t *entry) (*apierr.Group, *apierr.Member) { return &l.caller.errors, &t.callErrs },
+		"API":      func(l *loop, t *entry) (*apierr.Group, *apierr.Member) { return &l.writer.errors, &t.apiErrs },
 	} {
 		b := &table{pods: map[types.UID]*entry{}, names: map[types.NamespacedName]*entry{}}
 		l := &loop{pods: b, caller: &caller{}, writer: &writer{}, observer: &observer{pods: b}}
@@ -50,7 +50,7 @@ func TestFailureOfAForgottenPod(t *testing.T) {
 		group, late := of(l, &forgotten)
 		group.Fail(ctx, handler, late, errFailed, "late")
 		told = 0
-		var next report.Member
+		var next apierr.Member
 		group.Fail(ctx, handler, &next, errFailed, "the next outage")
 		if told != 1 {
 			t.Errorf("%s: the next outage was told of %d times", name, told)

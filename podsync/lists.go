@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
@@ -61,7 +62,7 @@ func (h *listHealth) succeeded()       { *h = listHealth{} }
 // Config.Relist, and when table.relist is woken.
 func (l *lister) run(ctx context.Context, synced <-chan struct{}) {
 	l.records.awaitPods(ctx, synced)
-	var streak report.Streak
+	var streak apierr.Streak
 	for ctx.Err() == nil {
 		l.gates.askAll(ctx, true)
 		l.intake.askOwnsAgain()
@@ -270,7 +271,7 @@ func (l *lister) hold(refs []Ref, held int) {
 
 // watch runs the provider's Watch again and again. take takes its reports.
 func (l *lister) watch(ctx context.Context, take func(State)) {
-	var streak report.Streak
+	var streak apierr.Streak
 	failures := 0
 	for ctx.Err() == nil {
 		start := time.Now()

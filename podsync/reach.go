@@ -64,7 +64,7 @@ func (r *reach) offlineIn(after time.Duration) (wait time.Duration, never bool) 
 type cacheErrors struct {
 	reach   *reach
 	handler report.Handler
-	streak  report.Streak
+	streak  apierr.Streak
 
 	mu      sync.Mutex
 	refused error     // the API server refuses the requests; nil if the last one succeeded

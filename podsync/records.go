@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
@@ -32,7 +33,7 @@ type records struct {
 
 	unclaimed map[types.UID]*record // of pods that are not in the table
 	removing  map[types.UID]bool    // records that are being removed
-	streak    report.Streak         // of those removals, one at a time
+	streak    apierr.Streak         // of those removals, one at a time
 }
 
 // load loads the Checkpoint. A record that can't be read costs its pod only. A record of another

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 	"github.com/kubewright/kubewright/podsync/internal/queue"
@@ -51,7 +52,7 @@ type entry struct {
 
 	cancelCall, cancelWrite context.CancelFunc
 
-	callErrs, apiErrs report.Member
+	callErrs, apiErrs apierr.Member
 	warned            string // the last event
 	problems          string // the invalid fields that were last logged
 }

@@ -42,7 +42,7 @@ type writer struct {
 	hostIPs  func(nodeName string) []string // nil: none
 	handler  report.Handler
 
-	errors  report.Group
+	errors  apierr.Group
 	queues  [writeQueues]queue.Fifo[*entry] // queueUrgent is the first one
 	running int
 	breaker queue.Breaker

@@ -10,7 +10,7 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 
-	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/internal/apierr"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
@@ -65,7 +65,7 @@ type work struct {
 	compacted  time.Time
 	wrote      time.Time // the last write that succeeded
 
-	streak   report.Streak
+	streak   apierr.Streak
 	reported map[string]bool // errors that were reported
 	problem  error           // what Status.Err is
 

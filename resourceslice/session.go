@@ -23,7 +23,6 @@ import (
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/callback"
-	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
@@ -64,7 +63,7 @@ type session struct {
 	// published slices without a node.
 	relist atomic.Bool
 	// owning reports panics of Owner that no pool reports. Only run uses it.
-	owning report.Streak
+	owning apierr.Streak
 
 	noPool  atomic.Bool   // the API server can't select by the name of a pool
 	known   atomic.Bool   // a mirror has synced: the version is served
@@ -72,12 +71,12 @@ type session struct {
 	trusted atomic.Uint32 // restrictions that the API server stores
 
 	mu     sync.Mutex // of failed
-	streak report.Streak
+	streak apierr.Streak
 }
 
 // serve runs sessions with the newest version that is served until ctx is done.
 func (c *Controller) serve(ctx context.Context) {
-	var streak report.Streak
+	var streak apierr.Streak
 	failures, young := 0, 0 // sessions without a list, and sessions that ended early
 	for next := 0; ctx.Err() == nil; {
 		s := &session{
@@ -98,7 +97,7 @@ func (c *Controller) serve(ctx context.Context) {
 			if young++; time.Since(begin) >= shortestWatch {
 				young = 0
 			}
-			next, failures, streak = 0, 0, report.Streak{}
+			next, failures, streak = 0, 0, apierr.Streak{}
 			c.idle(ctx, youngBackoff.Delay(young))
 		case next+1 < len(c.versions):
 			next++

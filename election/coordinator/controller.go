@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
 )
@@ -30,10 +31,10 @@ type Controller struct {
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
-	watching report.Group
-	electing report.Group
-	offering report.Group // has one member
-	dropped  report.Member
+	watching apierr.Group
+	electing apierr.Group
+	offering apierr.Group // has one member
+	dropped  apierr.Member
 
 	// Set by Run before anything reads them.
 	ctx        context.Context

@@ -18,7 +18,7 @@ import (
 	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/election/internal/valid"
-	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // index has the contests by their Lease. The cost of a change depends on the number of
@@ -30,7 +30,7 @@ type index map[types.NamespacedName]*entry
 type entry struct {
 	key types.NamespacedName
 	*contest.Contest
-	streak report.Member
+	streak apierr.Member
 	spread time.Duration // of offers after one was dropped
 }
 

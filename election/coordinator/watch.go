@@ -38,7 +38,7 @@ type mirror struct {
 	handled  cache.ResourceEventHandlerRegistration
 
 	resource string
-	streak   report.Member
+	streak   apierr.Member
 	refusals int
 }
 

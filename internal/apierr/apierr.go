@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package apierr classifies the errors of API calls by how a controller handles
-// them.
+// them, and reports one error of each class.
 package apierr
 
 import (

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package report reports a failing activity once, and its recovery once. While it fails,
-// a line is logged each hour.
+// a line is logged each hour. The package imports nothing of Kubernetes except its log;
+// package apierr has a Streak that tells the errors of API calls apart.
 package report
 
 import (
@@ -12,7 +13,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/callback"
 )
 
@@ -65,29 +65,30 @@ type Streak struct {
 	count   int
 }
 
-// Fail records a failure. The message must be constant; keysAndValues go to the
-// log only.
-func (s *Streak) Fail(ctx context.Context, handler Handler, err error, msg string, keysAndValues ...any) {
+// Fail records a failure. The caller defines the classes, from 0 to 31. The message must
+// be constant; keysAndValues go to the log only.
+func (s *Streak) Fail(ctx context.Context, class int, handler Handler, err error, msg string, keysAndValues ...any) {
 	if s.count == 0 {
 		s.since = time.Now()
 	}
 	if s.msg != msg {
 		s.classes, s.msg = 0, msg
 	}
-	class := uint32(1) << apierr.Classify(err)
-	again := s.classes&class != 0
-	s.classes |= class
+	bit := uint32(1) << class
+	again := s.classes&bit != 0
+	s.classes |= bit
 	s.count++
 	if again {
-		repeated(ctx, &s.told, err, msg, append(keysAndValues, "failures", s.count)...)
+		Repeated(ctx, &s.told, err, msg, append(keysAndValues, "failures", s.count)...)
 		return
 	}
 	s.told = time.Now()
 	Tell(ctx, handler, err, msg, keysAndValues...)
 }
 
-// repeated logs a failure of a class that was reported, at V0 if that was long ago.
-func repeated(ctx context.Context, told *time.Time, err error, msg string, keysAndValues ...any) {
+// Repeated logs a failure like one that was reported: at V0 if that was at least Again
+// before now, and then it sets *told to now, and at V4 otherwise.
+func Repeated(ctx context.Context, told *time.Time, err error, msg string, keysAndValues ...any) {
 	if now := time.Now(); now.Sub(*told) >= Again {
 		*told = now
 		logError(ctx, err, msg, keysAndValues...)
@@ -98,12 +99,12 @@ func repeated(ctx context.Context, told *time.Time, err error, msg string, keysA
 
 // FailAfter is like Fail, but until the streak has lasted for patience, failures
 // are logged only at V4.
-func (s *Streak) FailAfter(ctx context.Context, patience time.Duration, handler Handler, err error, msg string, keysAndValues ...any) {
+func (s *Streak) FailAfter(ctx context.Context, patience time.Duration, class int, handler Handler, err error, msg string, keysAndValues ...any) {
 	if s.count == 0 {
 		s.since = time.Now()
 	}
 	if time.Since(s.since) >= patience {
-		s.Fail(ctx, handler, err, msg, keysAndValues...)
+		s.Fail(ctx, class, handler, err, msg, keysAndValues...)
 		return
 	}
 	s.count++

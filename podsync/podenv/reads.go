@@ -11,8 +11,8 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/callback"
-	"github.com/kubewright/kubewright/internal/report"
 )
 
 // objectKey names the object that a request reads.
@@ -28,7 +28,7 @@ type objectKey struct {
 // change.
 type reads struct {
 	timeout time.Duration
-	panics  report.Group // has no end: one that happens at each request is reported once
+	panics  apierr.Group // has no end: one that happens at each request is reported once
 
 	mu      sync.Mutex
 	flights map[objectKey]*flight
@@ -77,7 +77,7 @@ func (r *reads) join(ctx context.Context, key objectKey, fresh bool, fetch func(
 		// No caller could contain a panic of the client: it would end the process.
 		obj, err := callback.Get("a client", func() (any, error) { return fetch(ctx) })
 		if _, ok := errors.AsType[*callback.PanicError](err); ok {
-			r.panics.Fail(ctx, nil, &report.Member{}, err, "A callback panicked", "kind", key.kind, "object", klog.KRef(key.namespace, key.name))
+			r.panics.Fail(ctx, nil, &apierr.Member{}, err, "A callback panicked", "kind", key.kind, "object", klog.KRef(key.namespace, key.name))
 		}
 		return obj, err
 	}}

@@ -14,8 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/record"
-	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
 
@@ -53,7 +53,7 @@ func (c *container) id(attempt int) ContainerID {
 func (c *container) apply(fact core.Event) bool {
 	attempt, before := c.m.Attempt(), c.m.Record()
 	if err := c.m.Apply(time.Now(), fact); err != nil {
-		c.reports.groups[breaking].Fail(c.pod.ctx, nil, &report.Member{}, err, "A container is in another state than expected")
+		c.reports.groups[breaking].Fail(c.pod.ctx, nil, &apierr.Member{}, err, "A container is in another state than expected")
 		if f := c.pod.node.checked; f != nil {
 			f(err)
 		}

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/podsync"
 )
 
@@ -57,15 +57,15 @@ func guarded(r Runtime) (Runtime, capabilities) {
 
 // panics report the panics of callbacks: those of one callback once, and again each hour while
 // there are some.
-type panics struct{ groups sync.Map } // *report.Group by callback
+type panics struct{ groups sync.Map } // *apierr.Group by callback
 
 // contain calls f and returns a panic in it as a *podsync.PanicError.
 func (s *panics) contain(ctx context.Context, callback string, f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			p := &podsync.PanicError{Callback: callback, Value: v, Stack: debug.Stack()}
-			group, _ := s.groups.LoadOrStore(callback, &report.Group{})
-			group.(*report.Group).Fail(ctx, nil, &report.Member{}, p, "A callback panicked", "stack", string(p.Stack))
+			group, _ := s.groups.LoadOrStore(callback, &apierr.Group{})
+			group.(*apierr.Group).Fail(ctx, nil, &apierr.Member{}, p, "A callback panicked", "stack", string(p.Stack))
 			err = p
 		}
 	}()

@@ -17,8 +17,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/record"
-	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/podsync"
 	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
 )
@@ -118,7 +118,7 @@ func (p *pod) refollow() {
 func (p *pod) loop() {
 	defer close(p.done)
 	defer p.end()
-	defer p.leave((*report.Group).Retire)
+	defer p.leave((*apierr.Group).Retire)
 	for p.ctx.Err() == nil {
 		for _, f := range p.takeWork() {
 			f()
@@ -257,7 +257,7 @@ func (p *pod) stop(deadline time.Time) {
 		return
 	}
 	if p.deadline == nil {
-		p.leave((*report.Group).Leave) // no volume is refreshed any longer, for example
+		p.leave((*apierr.Group).Leave) // no volume is refreshed any longer, for example
 	}
 	p.deadline, p.facts.Ending = &deadline, true
 	p.endStarting()
@@ -315,7 +315,7 @@ func (p *pod) publish() {
 	p.state = state
 	p.mu.Unlock()
 	if ended {
-		p.leave((*report.Group).Leave)
+		p.leave((*apierr.Group).Leave)
 	}
 	if state.Stopped {
 		p.node.room.leave(p.ctx, p.ref.UID)

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // A node is what the pods of a Provider share.
@@ -24,7 +24,7 @@ type node struct {
 	report  func(types.UID) // makes Watch report a pod
 	checked func(error)     // of tests; nil: no invariant is checked
 	panics  panics
-	groups  [activities]report.Group
+	groups  [activities]apierr.Group
 	reports reports // about what is done for all pods
 }
 
@@ -66,8 +66,8 @@ var works = [activities]string{
 
 // reports report the failures of a pod, of a container, or of the node, to the log.
 type reports struct {
-	groups  *[activities]report.Group // of the node
-	members [activities]report.Member
+	groups  *[activities]apierr.Group // of the node
+	members [activities]apierr.Member
 }
 
 func (r *reports) fail(ctx context.Context, a activity, err error, msg string, keysAndValues ...any) {

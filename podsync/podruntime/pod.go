@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/podsync"
@@ -127,7 +128,7 @@ func (p *pod) setSpec(spec *corev1.Pod) {
 
 // leave takes the pod out of the reports, because it must not hold up those about other pods:
 // with Leave when it is stopped, and with Retire at its end.
-func (p *pod) leave(leave func(*report.Group, *report.Member)) {
+func (p *pod) leave(leave func(*apierr.Group, *apierr.Member)) {
 	for a := range p.node.groups {
 		leave(&p.node.groups[a], &p.reports.members[a])
 		for _, c := range p.containers {

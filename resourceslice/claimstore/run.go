@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/report"
 )
@@ -49,7 +50,7 @@ func (s *Store[S]) Run(ctx context.Context) error {
 	}
 	defer s.progress.Stop()
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(s.cfg.Name))
-	var streak report.Streak
+	var streak apierr.Streak
 	seen := newSightings()
 	for failures := 0; ; {
 		s.progress.Beat()

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package apierr
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // A Group reports the failures of one activity that many members carry out
@@ -28,7 +28,7 @@ type Group struct {
 	count int       // failures since then
 	most  int       // the largest number of members that failed at the same time
 	now   int       // members that fail now
-	class [int(apierr.Other) + 1]int
+	class [int(Other) + 1]int
 }
 
 // A Member is the state of one member of a Group: the classes of its failures
@@ -42,17 +42,17 @@ const retired = 1 << 31
 
 // Fail records a failure of a member. The message must be constant;
 // keysAndValues identify the member and go to the log only.
-func (g *Group) Fail(ctx context.Context, handler Handler, m *Member, err error, msg string, keysAndValues ...any) {
-	if first, told := g.fail(m, apierr.Classify(err)); !first {
-		repeated(ctx, &told, err, msg, keysAndValues...)
+func (g *Group) Fail(ctx context.Context, handler report.Handler, m *Member, err error, msg string, keysAndValues ...any) {
+	if first, told := g.fail(m, Classify(err)); !first {
+		report.Repeated(ctx, &told, err, msg, keysAndValues...)
 		return
 	}
-	Tell(ctx, handler, err, msg, keysAndValues...)
+	report.Tell(ctx, handler, err, msg, keysAndValues...)
 }
 
 // fail records a failure. It reports whether it is the first current one of its class, and
 // when one was last reported or logged.
-func (g *Group) fail(m *Member, class apierr.Class) (first bool, told time.Time) {
+func (g *Group) fail(m *Member, class Class) (first bool, told time.Time) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -72,7 +72,7 @@ func (g *Group) fail(m *Member, class apierr.Class) (first bool, told time.Time)
 		g.class[class]++
 		first = g.class[class] == 1
 	}
-	if told = g.told; first || now.Sub(told) >= Again {
+	if told = g.told; first || now.Sub(told) >= report.Again {
 		g.told = now
 	}
 	return first, told
