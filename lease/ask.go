@@ -19,6 +19,7 @@ const patience = 50 * time.Millisecond
 // An asker calls Gate and Owner.
 type asker struct {
 	gate  GateFunc // may be nil
+	live  GateFunc // of the Nodes that the lease follows; may be nil
 	owner OwnerFunc
 	room  callback.Room[answer]
 }
@@ -46,8 +47,11 @@ func (a *asker) ask(ctx context.Context, nodeName string, m *memo) (answer, time
 
 // call calls Gate and, if that is open, Owner.
 func (a *asker) call(ctx context.Context, nodeName string) (got answer) {
-	if a.gate != nil {
-		if got.gate = callback.Contain("Gate", func() error { return a.gate(ctx, nodeName) }); got.gate != nil {
+	for _, gate := range [...]GateFunc{a.gate, a.live} {
+		if gate == nil {
+			continue
+		}
+		if got.gate = callback.Contain("Gate", func() error { return gate(ctx, nodeName) }); got.gate != nil {
 			return got
 		}
 	}

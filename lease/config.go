@@ -118,10 +118,11 @@ type Config struct {
 	// Required, unless Fleet is set. NodeName is the name of the Node that is
 	// managed from the start.
 	NodeName string
-	// Required. Owner returns the Node that owns a lease. It has no default
-	// because a lease without an owner is never garbage collected: set [NoOwner]
-	// if that is intended. With a Node informer use [NodeOwner]; with
-	// package nodestatus its method OwnerReference.
+	// Required, unless the lease follows Nodes: see [Controller.Follow], which
+	// nodestatus.New calls for nodestatus.Config.Lease. Owner returns the Node that owns a
+	// lease. It has no default because a lease without an owner is never garbage collected:
+	// set [NoOwner] if that is intended. With a Node informer use [NodeOwner]. New accepts
+	// a Config without it, and Run returns [ErrNoOwner] if nothing was followed by then.
 	Owner OwnerFunc
 
 	// Fleet lets NodeName be empty. [Controller.Add] and [Controller.Remove] add
@@ -129,7 +130,8 @@ type Config struct {
 	// NodeName, because it may come from an environment variable that is not set.
 	// Default: false.
 	Fleet bool
-	// Gate decides whether a node may renew its lease. Default: it always may.
+	// Gate decides whether a node may renew its lease. If the lease follows Nodes, both must
+	// allow it. Default: it always may.
 	Gate GateFunc
 	// HolderIdentity is written to the leases. A lease with another identity is
 	// held by another process. Default: the name of the node, which the kubelet
@@ -241,9 +243,6 @@ func (cfg *Config) complete() error {
 		problems = append(problems, field.Required(at("Client"), "for example clientset.CoordinationV1()"))
 	}
 	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "Fleet", cfg.Fleet)...)
-	if cfg.Owner == nil {
-		problems = append(problems, field.Required(at("Owner"), "or lease.NoOwner for leases that are never garbage collected"))
-	}
 	problems = append(problems, cfg.completeProcess()...)
 	problems = append(problems, cfg.completeTimes()...)
 	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)

@@ -49,7 +49,7 @@ func TestInvalidConfig(t *testing.T) {
 		mutate func(*Config)
 		want   []string
 	}{
-		"nothing set":       {func(cfg *Config) { *cfg = Config{} }, []string{"Client: Required", "NodeName: Required", "Owner: Required"}},
+		"nothing set":       {func(cfg *Config) { *cfg = Config{} }, []string{"Client: Required", "NodeName: Required"}},
 		"no node name":      {func(cfg *Config) { cfg.NodeName = "" }, []string{"NodeName: Required value", "unless Fleet"}},
 		"node name":         {func(cfg *Config) { cfg.NodeName = "Node_1" }, []string{`NodeName: Invalid value: "Node_1"`}},
 		"fraction":          {func(cfg *Config) { cfg.Duration = 1500 * time.Millisecond }, []string{"Duration: Invalid", "whole seconds"}},
@@ -62,7 +62,7 @@ func TestInvalidConfig(t *testing.T) {
 		"policy":            {func(cfg *Config) { cfg.OnShutdown = -1 }, []string{"OnShutdown: Unsupported"}},
 		"all at once": {func(cfg *Config) {
 			*cfg = Config{NodeName: "-", Duration: -1, RenewInterval: -1, CallTimeout: -1, ShutdownTimeout: -1, Workers: -1, OnShutdown: 9}
-		}, []string{"Client", "Owner", "NodeName", "Duration", "RenewInterval", "CallTimeout", "ShutdownTimeout", "Workers", "OnShutdown"}},
+		}, []string{"Client", "NodeName", "Duration", "RenewInterval", "CallTimeout", "ShutdownTimeout", "Workers", "OnShutdown"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := validConfig()

@@ -96,10 +96,11 @@ func New(cfg Config) (*Controller, error) {
 
 // Run keeps the leases until ctx is done. It returns nil then, after everything
 // that it started has ended and OnShutdown is carried out. A second call returns
-// [ErrAlreadyRun].
+// [ErrAlreadyRun]. Without Config.Owner, and without a call of [Controller.Follow] before, it
+// returns [ErrNoOwner].
 func (c *Controller) Run(ctx context.Context) error {
-	if !c.once.Begin() {
-		return ErrAlreadyRun
+	if err := c.begin(); err != nil {
+		return err
 	}
 	logger := klog.LoggerWithName(klog.FromContext(ctx), c.cfg.Name)
 	ctx = klog.NewContext(ctx, logger)
@@ -119,6 +120,21 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer cancel()
 	if nodes := c.nodes.End(shutdown); nodes > 0 {
 		logger.Info("Shutdown timed out before every node lease was released", "nodes", nodes, "onShutdown", c.cfg.OnShutdown)
+	}
+	return nil
+}
+
+// begin begins Run.
+func (c *Controller) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.once.Begin() {
+		return ErrAlreadyRun
+	}
+	if c.asker.owner == nil {
+		c.stopped = true
+		c.progress.Stop()
+		return ErrNoOwner
 	}
 	return nil
 }

@@ -10,27 +10,30 @@
 //
 // # Usage
 //
-// This is for one node. Package nodestatus or another component registers its Node:
+// This is for one node. The controller of package nodestatus registers its Node, and the
+// two work together:
+//
+//	leases, err := lease.New(lease.Config{Client: clientset.CoordinationV1(), NodeName: "node-1"})
+//	...
+//	node, err := nodestatus.New(nodestatus.Config{Client: clientset.CoreV1(), NodeName: "node-1", Lease: leases})
+//	...
+//	err = kubewright.Run(ctx, leases, node)
+//
+// If another component registers the Node, set Owner:
 //
 //	controller, err := lease.New(lease.Config{
 //		Client:   clientset.CoordinationV1(),
 //		NodeName: "node-1",
-//		Owner:    nodes.OwnerReference, // of a nodestatus.Controller
-//		Gate:     nodes.Live,
-//		Hooks: lease.Hooks{
-//			PhaseChanged: func(p lease.PhaseChanged) { nodes.Trigger(p.NodeName) },
-//			Recovered:    func(r lease.Recovered) { nodes.Resync(r.NodeName) },
-//			Deleted:      func(d lease.Deleted) { nodes.Resync(d.NodeName) },
-//		},
+//		Owner:    lease.NodeOwner(nodeLister),
 //	})
 //	...
 //	err = controller.Run(ctx)
 //
 // For many nodes, set Fleet instead of NodeName and call [Controller.Add] and
-// [Controller.Remove]. With a Node informer, use [NodeOwner] as Owner, and call
-// [Controller.Trigger] from the informer's handlers. Stop this controller last, because
-// the node must stay alive while its pods are being stopped. The client should have a
-// separate connection and no rate limit: examples/lease/heartbeat.go makes one.
+// [Controller.Remove]. With [NodeOwner], call [Controller.Trigger] from the informer's
+// handlers. Stop this controller last, because the node must stay alive while its pods are
+// being stopped. The client should have a separate connection and no rate limit:
+// examples/lease/heartbeat.go makes one.
 //
 // # Behavior
 //

@@ -18,6 +18,8 @@ import (
 var (
 	// ErrAlreadyRun is returned by Run when it was called before.
 	ErrAlreadyRun = errors.New("lease: already run: a Controller runs once")
+	// ErrNoOwner is returned by Run if nothing says which Node owns a lease.
+	ErrNoOwner = errors.New("lease: no owner: set nodestatus.Config.Lease to this Controller, or Config.Owner to a function such as NodeOwner returns, or to NoOwner for leases that are never garbage collected")
 	// ErrStopped is returned by Add after Run has returned.
 	ErrStopped = errors.New("lease: stopped: Run has returned")
 	// ErrNotHeld is wrapped by [*NotHeldError].

@@ -37,6 +37,7 @@ type reporter struct {
 	recorder events.EventRecorder // may be nil
 	hooks    *Hooks
 	process  string
+	nodes    Nodes // that the leases follow; may be nil
 
 	renewing apierr.Group
 	asking   apierr.Group // Gate and Owner
@@ -57,8 +58,11 @@ func leaseRef(nodeName string) klog.ObjectRef {
 // turn reports the end of a turn. Latency is that of the last call.
 func (r *reporter) turn(ctx context.Context, nodeName string, n *node, said answer, t *plan.Result, latency time.Duration) {
 	log, lease := klog.FromContext(ctx), leaseRef(nodeName)
-	if t.Vanished && r.hooks.Deleted != nil {
-		r.hooks.Deleted(Deleted{NodeName: nodeName})
+	if t.Vanished {
+		r.resync(ctx, nodeName)
+		if hook := r.hooks.Deleted; hook != nil {
+			hook(Deleted{NodeName: nodeName})
+		}
 	}
 	r.answer(ctx, nodeName, n, said, t)
 	switch {
@@ -94,6 +98,7 @@ func (r *reporter) turn(ctx context.Context, nodeName string, n *node, said answ
 	}
 	if t.Recovered > 0 {
 		log.V(2).Info("Renewed a node lease that had expired", "lease", lease, "outage", t.Recovered)
+		r.resync(ctx, nodeName)
 		if hook := r.hooks.Recovered; hook != nil {
 			hook(Recovered{NodeName: nodeName, Outage: t.Recovered})
 		}
@@ -141,6 +146,7 @@ func (r *reporter) phase(ctx context.Context, nodeName string, n *node, said ans
 	default:
 		log.V(2).Info("Changed phase of node lease", "lease", lease, "from", changed.From, "to", to)
 	}
+	r.trigger(ctx, nodeName)
 	if hook := r.hooks.PhaseChanged; hook != nil {
 		hook(changed)
 	}

@@ -194,14 +194,18 @@ func (c *Controller) Check(*http.Request) error { return c.loop.progress.Check()
 // returns an error.
 const providerPatience = 20 * time.Second
 
-// CheckProvider reports whether the pods of the node are known and the provider answers.
-// It returns an error until [Controller.Ready] is done, while List has failed or hung for
-// 20 seconds, and while the API server has refused to show the pods (403) for as long. It
+// CheckProvider reports whether the loop makes progress, the pods of the node are known and
+// the provider answers. It returns the error of [Controller.Check]. It also returns an error
+// until [Controller.Ready] is done, while List has failed or hung for 20 seconds, and while
+// the API server has refused to show the pods (403) for as long. It
 // fits nodestatus.HealthCheck: the Node is not ready before its pods are known, nor while its
 // backend does not answer. An API server that does not answer at all is no error, because
 // the Node's status could not be written anyway. The arguments are not used: a Controller has
 // one provider.
 func (c *Controller) CheckProvider(context.Context, string) error {
+	if err := c.Check(nil); err != nil {
+		return err
+	}
 	if err := c.intake.errors.check(providerPatience); err != nil {
 		return err
 	}
@@ -221,6 +225,10 @@ func (c *Controller) CheckProvider(context.Context, string) error {
 	}
 	return fmt.Errorf("podsync: the provider has not answered List for %v", d.Round(time.Second))
 }
+
+// Gated reports whether Config.Gate is set. kubewright.Run refuses a controller without a
+// gate next to a lease, because it would act for the node while another process holds that.
+func (c *Controller) Gated() bool { return c.cfg.Gate != nil }
 
 // Report records a state of the provider, as the report function of Watch does. It
 // does not wait for calls or requests. It may be called at any time, also before and

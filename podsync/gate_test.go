@@ -392,6 +392,10 @@ func TestCheckProviderSaysThatTheBackendDoesNotAnswer(t *testing.T) {
 			if err := w.c.CheckProvider(t.Context(), node); err != nil {
 				t.Errorf("%s: after it: %v", name, err)
 			}
+			w.stop()
+			if err := w.c.CheckProvider(t.Context(), node); err == nil || !strings.Contains(err.Error(), "Run has returned") {
+				t.Errorf("%s: after Run: %v", name, err)
+			}
 		})
 	}
 }
