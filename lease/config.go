@@ -99,10 +99,8 @@ func NodeOwner(nodes NodeGetter) OwnerFunc {
 //
 // It is called before each renewal, for different nodes at the same time. It must answer
 // from memory, and return when ctx is done, which is a quarter of RenewInterval after the
-// call. After 50 ms the controller continues with other nodes, and sends nothing for this
-// node until the call returns. A call that does not return in time, or panics, closes the
-// gate and is reported. The gate is not called again for this node before the call has
-// returned.
+// call. A call that is late or panics closes the gate and is reported: see "Functions of a
+// program" in docs/operations.md.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means

@@ -31,7 +31,9 @@ func (c *Controller) act(ctx context.Context, name string) {
 		return
 	}
 	for range maxRequests {
-		c.gate.ask(ctx, n)
+		if !c.gates.visit(withNode(c.life, name), n) {
+			return // the answer queues the node again
+		}
 		r := n.next()
 		if r.do == status.Nothing {
 			break

@@ -88,10 +88,10 @@ type HealthCheck func(ctx context.Context, nodeName string) error
 // lease.Controller is a GateFunc.
 //
 // While it returns an error, the gate is closed. It is called before each write and in
-// each round, for different nodes at the same time, so it must answer from memory. It has
-// no deadline: a call that does not return stops the rounds and writes of its node, so that
-// Live returns an error, and can hold one of Config.Workers. A panic counts as an error,
-// and is reported.
+// each round, for different nodes at the same time. It must answer from memory, and return
+// when ctx is done, which is 2.5 s after the call. A call that is late or panics closes the
+// gate and is reported: see "Functions of a program" in docs/operations.md. While the gate of
+// a node does not answer, its status can't be written, so after a while Live returns an error.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means

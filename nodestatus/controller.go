@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/callqueue"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
@@ -36,7 +37,7 @@ type Controller struct {
 	queue     *callqueue.Queue // of requests, which a round must not wait for
 	functions functions
 	requests  sender
-	gate      gateAsker
+	gates     gates
 	report    reporter
 	once      lifecycle.Once
 	progress  *lifecycle.Progress
@@ -69,8 +70,8 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c.functions = functions{template: cfg.Template, setters: cfg.Setters, checks: cfg.HealthChecks, fields: fieldsOf(&cfg), wake: c.trigger}
 	c.report = reporter{cfg: &c.cfg, seed: c.rules.Seed, ready: lifecycle.NewReady(cfg.Name)}
-	c.gate = gateAsker{cfg.Gate, &c.report}
 	c.queue = callqueue.New(cfg.Workers, c.act)
+	c.gates = gates{allows: cfg.Gate, report: &c.report, room: callback.Room[struct{}]{Name: "Gate", Limit: gateLimit, Patience: gatePatience, Fresh: true, Late: c.queue.Add}}
 	c.clock.bug = c.impossible
 	// Rounds that did not come round for so long mean that something is stuck.
 	c.progress = lifecycle.NewProgress(cfg.Name, c.patience())
@@ -147,6 +148,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		logger.Info("Shutdown timed out before every node was released", "nodes", nodes, "onShutdown", c.cfg.OnShutdown)
 	}
 	c.functions.running.Wait()
+	c.gates.room.Wait()
 	c.progress.Stop()
 	c.ended.Store(true)
 	logger.V(3).Info("Stopped")

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -14,19 +15,50 @@ import (
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
-// A gateAsker asks Config.Gate.
-type gateAsker struct {
+const (
+	// gateLimit is the time after which a gate that has not answered counts as closed.
+	gateLimit = 2500 * time.Millisecond
+	// gatePatience is the time that a worker waits for a gate.
+	gatePatience = 50 * time.Millisecond
+)
+
+// gates ask Config.Gate. A round waits for the answer without a worker. A worker that is
+// about to send a request does not wait for long: when the answer is there, the node is
+// queued again.
+type gates struct {
 	allows GateFunc // nil: always open
+	room   callback.Room[struct{}]
 	report *reporter
 }
 
-// ask asks the gate about a node, and reports whether it is closed.
-func (g gateAsker) ask(ctx context.Context, n *node) (closed bool) {
+// ask asks the gate about a node, and reports whether it is closed, and whether that is
+// because it gave no answer. ctx is for the wait; life must live as long as the node.
+func (g *gates) ask(ctx context.Context, n *node) (closed, late bool) {
 	if g.allows == nil {
-		return false
+		return false, false
 	}
-	err := callback.Contain("Gate", func() error { return g.allows(ctx, n.name) })
-	if _, panicked := errors.AsType[*callback.PanicError](err); panicked {
+	_, err := g.room.Ask(ctx, n.name, &n.gate, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.allows(ctx, n.name) })
+	if ctx.Err() != nil {
+		return true, false
+	}
+	return g.answered(ctx, n, err)
+}
+
+// visit is ask for a worker. It reports false if there is no answer yet.
+func (g *gates) visit(ctx context.Context, n *node) bool {
+	if g.allows == nil {
+		return true
+	}
+	_, err, _, ok := g.room.Visit(ctx, n.name, &n.gate, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.allows(ctx, n.name) })
+	if ok {
+		g.answered(ctx, n, err)
+	}
+	return ok
+}
+
+// answered takes in the answer of the gate of a node.
+func (g *gates) answered(ctx context.Context, n *node, err error) (closed, late bool) {
+	if callback.Failed(err) {
 		g.report.fail(ctx, n, asking, fmt.Errorf("nodestatus: gate of node %q: %w", n.name, err), "Failed to ask the gate of the Node")
 	} else {
 		g.report.ok(ctx, n, asking)
@@ -37,5 +69,6 @@ func (g gateAsker) ask(ctx context.Context, n *node) (closed bool) {
 	case turned:
 		klog.FromContext(ctx).V(2).Info("Writing the Node again: the gate is open")
 	}
-	return err != nil
+	_, late = errors.AsType[*callback.LateError](err)
+	return err != nil, late
 }

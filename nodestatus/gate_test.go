@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 var errWaiting = errors.New("another process holds the lease")
@@ -202,4 +203,101 @@ func testTakeover(t *testing.T, run func(*testing.T, *apitest.Server, Config) *w
 	if label || capacity || slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "GPUBroken" }) {
 		t.Errorf("after the gate opened the Node has labels %v, capacity %v and conditions %+v", n.Labels, n.Status.Capacity, n.Status.Conditions)
 	}
+}
+
+// Gates that hang silence no other node, and what a well node says stays true. A node whose
+// own gate hangs can't report its status, so its lease runs out.
+func TestGatesThatHangSilenceNoOtherNode(t *testing.T) {
+	n, workers := 2000, 64
+	if testing.Short() {
+		n, workers = 100, 4
+	}
+	for name, hang := range map[string]func(ctx context.Context){
+		"until the context is done": func(ctx context.Context) { <-ctx.Done() },
+		"for an hour":               func(context.Context) { time.Sleep(time.Hour) },
+	} {
+		for _, from := range []time.Duration{0, time.Minute} {
+			t.Run(name+" from "+from.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testSomeGatesHang(t, n, workers, from, hang) })
+			})
+		}
+	}
+}
+
+func testSomeGatesHang(t *testing.T, n, workers int, from time.Duration, hang func(ctx context.Context)) {
+	s := apitest.New(apitest.Options{})
+	begin := time.Now()
+	broken := &knob[error]{}
+	var failed knob[int]
+	sick := func(name string) bool { return (name[len(name)-1]-'0')%2 == 1 }
+	w := start(t, s, Config{
+		Client: s.Client(apitest.User{}).CoreV1(), Workers: workers,
+		Gate: func(ctx context.Context, name string) error {
+			if sick(name) && time.Since(begin) >= from {
+				hang(ctx)
+			}
+			return nil
+		},
+		HealthChecks: []HealthCheck{func(context.Context, string) error { return broken.get() }},
+		ErrorHandler: func(_ context.Context, err error, _ string) { failed.set(failed.get() + 1) },
+	})
+	names := fleet(n)
+	for _, name := range names {
+		if err := w.c.Add(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.pass(from + time.Minute)
+	for _, name := range names {
+		if status, _ := w.c.Status(name); !sick(name) && status.Phase != PhaseRegistered {
+			t.Fatalf("%s, which is well, is %v", name, status.Phase)
+		}
+	}
+	broken.set(errors.New("the backend is gone"))
+	w.pass(90 * time.Second)
+	for _, name := range names {
+		node, live := apitest.Get[*corev1.Node](s, "", name), w.c.Live(t.Context(), name)
+		if sick(name) {
+			if live == nil {
+				t.Fatalf("%s, whose gate hangs, is alive", name)
+			}
+			continue
+		}
+		if ready := status.FindCondition(node.Status.Conditions, corev1.NodeReady); live != nil || ready.Status != corev1.ConditionFalse {
+			t.Fatalf("%s, which is well but for its check: %v, Ready %+v", name, live, ready)
+		}
+	}
+	if n := failed.get(); n != 2 { // the gates, and the checks
+		t.Errorf("%d errors were reported", n)
+	}
+}
+
+// A gate that a worker does not wait for is asked before each write all the same.
+func TestASlowGateIsAskedBeforeEachWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		closed, pods := &knob[error]{}, &knob[int64]{value: 110}
+		w := start(t, s, Config{
+			Gate: func(context.Context, string) error {
+				time.Sleep(time.Second)
+				return closed.get()
+			},
+			Setters: []Setter{podsSetter(pods)},
+		})
+		w.pass(time.Minute)
+		w.expect(1, 0, 0)
+		pods.set(50)
+		w.pass(2 * DefaultSyncInterval)
+		w.expect(0, 0, 1)
+		closed.set(errWaiting)
+		pods.set(60)
+		w.pass(time.Minute)
+		w.expect(0, 0, 0)
+		closed.set(nil)
+		w.pass(2 * DefaultSyncInterval)
+		w.expect(0, 1, 1)
+		if got := w.node().Status.Capacity.Pods().Value(); got != 60 {
+			t.Errorf("%d pods", got)
+		}
+	})
 }

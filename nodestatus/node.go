@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
@@ -32,6 +33,7 @@ type node struct {
 	sleeps  uint32        // of the process, before the last round
 	waiters []waiter      // calls of Flush
 
+	gate    callback.Line[struct{}]
 	leftOut uint64                    // hash of the parts that were left out last; of rounds, of which there is one at a time
 	members [activities]apierr.Member // of the groups of the reporter, which guard them
 }

@@ -82,7 +82,9 @@ func (c *Controller) finishRound(ctx context.Context, n *node, slept bool) {
 	var starting bool
 	n.read(func(s *status.State) { starting = s.Starting(n.clock.now()) })
 	c.report.functions(ctx, n, failures, starting)
-	c.gate.ask(ctx, n)
+	if _, late := c.gates.ask(ctx, n); late || ctx.Err() != nil {
+		return // a node that can't report its status must not look alive: see Live
+	}
 	news := n.apply(ended)
 	c.report.leftOut(ctx, n, news.LeftOut)
 	c.report.news(ctx, n, news)

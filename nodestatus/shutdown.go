@@ -24,7 +24,7 @@ func (c *Controller) farewell() func(ctx context.Context, name string, n *node) 
 	return func(ctx context.Context, _ string, n *node) {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.ShutdownTimeout)
 		defer cancel()
-		if c.gate.ask(ctx, n) {
+		if closed, _ := c.gates.ask(ctx, n); closed {
 			return // the Node is another process's
 		}
 		released, err := c.release(ctx, n)

@@ -67,6 +67,9 @@ type Room[T any] struct {
 	// Patience is the time that Visit waits, and Briefly the time that it waits if the last
 	// call of the line took longer than Patience.
 	Patience, Briefly time.Duration
+	// Fresh makes Visit ask again if it comes later than Limit after the start of a call that
+	// has returned in time. It is for a caller that acts on the answer at once.
+	Fresh bool
 	// Late is called after a call has returned that a caller had left. It must not block.
 	// Nil calls nothing.
 	Late func(subject string)
@@ -138,7 +141,7 @@ func (r *Room[T]) Visit(ctx context.Context, subject string, line *Line[T], f fu
 		r.mu.Lock()
 		c := line.call
 		switch {
-		case c == nil || c.hasReturned() && !c.visit:
+		case c == nil || c.hasReturned() && (!c.visit || r.Fresh && c.took < r.Limit && time.Since(c.at) >= r.Limit):
 			c = r.begin(ctx, subject, line, f)
 			c.visit = true
 		case c.visit:

@@ -20,7 +20,7 @@
 //     same line share the later call.
 //   - A panic is the error of its call, a [*PanicError].
 //   - [Failed] reports whether an error is one of these two. Then the function has not done
-//     what it must, and the controller reports that once, with a group of package report.
+//     what it must, and the controller reports that once, with an apierr.Group.
 //     Any other error is the function's answer, which is no fault.
 //
 // # Two kinds of callers
@@ -32,7 +32,8 @@
 // question stays open: when the call returns, Late is called, which must have the subject
 // visited again, and that visit takes the answer. A visit that comes in the meantime asks
 // the same question again. So after an answer that such a visit had no part in, Late is
-// called once more, and the next visit asks anew.
+// called once more, and the next visit asks again. If the room is Fresh, a visit that comes
+// too long after the answer asks again instead of taking it.
 //
 // A call that Ask has left calls Late, too, when it returns.
 //

@@ -216,6 +216,25 @@ func TestAVisitComesBackForTheAnswer(t *testing.T) {
 	})
 }
 
+// An answer that nothing has taken in time is none in a room that is Fresh.
+func TestAFreshRoomTakesNoOldAnswer(t *testing.T) {
+	for _, fresh := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newProgram()
+			p.Fresh = fresh
+			p.took.Store(int64(time.Second))
+			p.visit(t)
+			time.Sleep(limit)
+			p.took.Store(0)
+			want := map[bool]int{false: 1, true: 2}[fresh]
+			if n, err, _, ok := p.visit(t); n != want || err != nil || !ok {
+				t.Errorf("fresh %v: answer %d, %v, %v", fresh, n, err, ok)
+			}
+			p.Wait()
+		})
+	}
+}
+
 // A visit during a call asks for something newer, so another look follows the answer.
 func TestAVisitDuringACallIsFollowedByAnotherLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
