@@ -160,7 +160,7 @@ type Config[T any] struct {
 
 // complete sets the defaults and returns every problem.
 func (cfg *Config[T]) complete() error {
-	var problems field.ErrorList
+	var problems []error
 	switch {
 	case cfg.Dir == "":
 		problems = append(problems, field.Required(field.NewPath("Dir"), "a directory that outlives the process"))

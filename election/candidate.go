@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -146,7 +147,7 @@ func (c *Candidate) Update(change func(*Peer)) error {
 	p = p.clone() // the function may keep the map
 	p.Identity, p.Created = self.Identity, self.Created
 	if problems := checkPeer(field.NewPath("Self"), p, c.cfg.Registry.native, c.cfg.Strategy); len(problems) > 0 {
-		return fmt.Errorf("election: invalid update: %w", problems.ToAggregate())
+		return fmt.Errorf("election: invalid update: %w", utilerrors.NewAggregate(problems))
 	}
 	c.self.Store(&p)
 	c.wake()

@@ -137,7 +137,7 @@ const (
 
 // complete sets the defaults and returns all problems.
 func (cfg *Config) complete() error {
-	var problems field.ErrorList
+	var problems []error
 	at := func(name string) *field.Path { return field.NewPath(name) }
 	problems = append(problems, lifecycle.Required("Client", !lifecycle.IsNil(cfg.Client), "for example clientset.CoordinationV1()")...)
 	problems = append(problems, lifecycle.Required("Lead", cfg.Lead != nil, "what to do while leading")...)
@@ -153,7 +153,7 @@ func (cfg *Config) complete() error {
 	problems = append(problems, valid.CheckLease(at("Lease"), cfg.Lease)...)
 	problems = append(problems, checkPeer(at("Self"), cfg.Self, cfg.Registry.native, cfg.Strategy)...)
 	problems = append(problems, cfg.completeTimes()...)
-	problems = append(problems, metav1validation.ValidateLabels(cfg.Labels, at("Labels"))...)
+	problems = append(problems, lifecycle.Problems(metav1validation.ValidateLabels(cfg.Labels, at("Labels")))...)
 	cfg.Labels, cfg.OwnerReferences = maps.Clone(cfg.Labels), slices.Clone(cfg.OwnerReferences)
 	cfg.Name = cmp.Or(cfg.Name, DefaultName)
 	cfg.Self = cfg.Self.clone()
@@ -171,7 +171,7 @@ func (cfg *Config) rules(id string, strategy spec.Strategy) machine.Rules {
 	}
 }
 
-func (cfg *Config) completeTimes() field.ErrorList {
+func (cfg *Config) completeTimes() []error {
 	problems := cfg.Timing.complete(cfg.CallTimeout)
 	timing := cfg.Timing
 	if len(problems) > 0 {
@@ -182,7 +182,7 @@ func (cfg *Config) completeTimes() field.ErrorList {
 }
 
 // checkPeer returns the problems of the Peer of a candidate.
-func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems field.ErrorList) {
+func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems []error) {
 	switch {
 	case p.Identity == "":
 		problems = append(problems, field.Required(path.Child("Identity"), "for example the name of the Pod"))
@@ -213,7 +213,7 @@ func eligibleWith(s Strategy, p Peer, version string) bool {
 	return Eligible(s, p)
 }
 
-func checkVersions(path *field.Path, p Peer, native bool) field.ErrorList {
+func checkVersions(path *field.Path, p Peer, native bool) []error {
 	problems := valid.CheckVersion(path.Child("BinaryVersion"), p.BinaryVersion)
 	problems = append(problems, valid.CheckVersion(path.Child("EmulationVersion"), p.EmulationVersion)...)
 	if len(problems) == 0 && p.EmulationVersion != "" && spec.CompareVersions(p.BinaryVersion, p.EmulationVersion) < 0 {
@@ -377,7 +377,7 @@ func (t Timing) callTimeout() time.Duration {
 
 // complete sets the defaults and returns all problems. call is the deadline of an API
 // call, 0 for the default.
-func (t *Timing) complete(call time.Duration) (problems field.ErrorList) {
+func (t *Timing) complete(call time.Duration) (problems []error) {
 	path := field.NewPath("Timing")
 	def := func(name string, d *time.Duration, def, minimum time.Duration) {
 		problems = append(problems, valid.DefaultDuration(path.Child(name).String(), d, def, minimum)...)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/enum"
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/nodename"
 	"github.com/kubewright/kubewright/lease/internal/plan"
 )
 
@@ -235,12 +236,12 @@ const (
 
 // complete fills in the defaults and returns all that is wrong.
 func (cfg *Config) complete() error {
-	var problems field.ErrorList
+	var problems []error
 	at := func(name string) *field.Path { return field.NewPath(name) }
 	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(at("Client"), "for example clientset.CoordinationV1()"))
 	}
-	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "Fleet", cfg.Fleet)...)
+	problems = append(problems, nodename.CheckFirst("NodeName", cfg.NodeName, "Fleet", cfg.Fleet)...)
 	problems = append(problems, cfg.completeProcess()...)
 	problems = append(problems, cfg.completeTimes()...)
 	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
@@ -254,22 +255,22 @@ func (cfg *Config) complete() error {
 // maxProcess is the greatest length of Config.Process: each renewal carries it.
 const maxProcess = 128
 
-func (cfg *Config) completeProcess() field.ErrorList {
+func (cfg *Config) completeProcess() []error {
 	at := field.NewPath("Process")
 	if cfg.Process == "" {
 		host, err := os.Hostname()
 		if err != nil || host == "" {
-			return field.ErrorList{field.Required(at, fmt.Sprintf("the name of the host, its default, is not known: %v", err))}
+			return []error{field.Required(at, fmt.Sprintf("the name of the host, its default, is not known: %v", err))}
 		}
 		cfg.Process = host[:min(len(host), maxProcess)]
 	}
 	if len(cfg.Process) > maxProcess {
-		return field.ErrorList{field.TooLong(at, cfg.Process, maxProcess)}
+		return []error{field.TooLong(at, cfg.Process, maxProcess)}
 	}
 	return nil
 }
 
-func (cfg *Config) completeTimes() (problems field.ErrorList) {
+func (cfg *Config) completeTimes() (problems []error) {
 	duration := lifecycle.DefaultDuration("Duration", &cfg.Duration, DefaultDuration, minDuration)
 	if len(duration) == 0 && cfg.Duration%time.Second != 0 {
 		duration = append(duration, field.Invalid(field.NewPath("Duration"), cfg.Duration.String(), "must be whole seconds: the API has no others"))

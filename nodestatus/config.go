@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/enum"
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/nodename"
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
@@ -256,11 +257,11 @@ const longest time.Duration = 1 << 58
 // complete copies the values that the Config points to, fills in the defaults and returns
 // all that is wrong.
 func (cfg *Config) complete() error {
-	var problems field.ErrorList
+	var problems []error
 	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example clientset.CoreV1()"))
 	}
-	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "Fleet", cfg.Fleet)...)
+	problems = append(problems, nodename.CheckFirst("NodeName", cfg.NodeName, "Fleet", cfg.Fleet)...)
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}
@@ -280,8 +281,8 @@ func (cfg *Config) complete() error {
 	return lifecycle.InvalidConfig("nodestatus", problems)
 }
 
-func (cfg *Config) completeTimes() field.ErrorList {
-	var problems field.ErrorList
+func (cfg *Config) completeTimes() []error {
+	var problems []error
 	for _, d := range []struct {
 		name         string
 		value        *time.Duration
@@ -302,8 +303,8 @@ func (cfg *Config) completeTimes() field.ErrorList {
 	return problems
 }
 
-func (cfg *Config) checkFunctions() field.ErrorList {
-	var problems field.ErrorList
+func (cfg *Config) checkFunctions() []error {
+	var problems []error
 	for i, setter := range cfg.Setters {
 		if setter == nil {
 			problems = append(problems, field.Required(field.NewPath("Setters").Index(i), "must not be nil"))
@@ -317,8 +318,8 @@ func (cfg *Config) checkFunctions() field.ErrorList {
 	return problems
 }
 
-func (cfg *Config) checkPolicies() field.ErrorList {
-	var problems field.ErrorList
+func (cfg *Config) checkPolicies() []error {
+	var problems []error
 	problems = append(problems, enum.Check("OnDeleted", cfg.OnDeleted, DeletedIdle)...)
 	problems = append(problems, enum.Check("OnShutdown", cfg.OnShutdown, ShutdownUnregister)...)
 	if cfg.NodeCredentials && cfg.OnShutdown == ShutdownUnregister {
@@ -328,9 +329,9 @@ func (cfg *Config) checkPolicies() field.ErrorList {
 	return problems
 }
 
-func (cfg *Config) checkTemplate() field.ErrorList {
+func (cfg *Config) checkTemplate() []error {
 	template, path := cfg.Template, field.NewPath("Template")
-	var problems field.ErrorList
+	var problems []error
 	if template.Name != "" && template.Name != cfg.NodeName {
 		problems = append(problems, field.Invalid(path.Child("Name"), template.Name, "must be empty or NodeName"))
 	}
@@ -361,7 +362,7 @@ func (cfg *Config) checkTemplate() field.ErrorList {
 
 // checkCreation returns the problems of fields that have an effect only when the Node is
 // created. Otherwise New would succeed, and each registration fail.
-func checkCreation(path *field.Path, template *corev1.Node) field.ErrorList {
+func checkCreation(path *field.Path, template *corev1.Node) []error {
 	problems := apivalidation.ValidateOwnerReferences(template.OwnerReferences, path.Child("OwnerReferences"))
 	at := path.Child("Finalizers")
 	problems = append(problems, apivalidation.ValidateFinalizers(template.Finalizers, at)...)
@@ -382,13 +383,13 @@ func checkCreation(path *field.Path, template *corev1.Node) field.ErrorList {
 	if dual, err := netutils.IsDualStackCIDRStrings(cidrs); err == nil && len(cidrs) > 1 && (!dual || len(cidrs) > 2) {
 		problems = append(problems, field.Invalid(at, cidrs, "must be at most one for each IP family"))
 	}
-	return problems
+	return lifecycle.Problems(problems)
 }
 
 // refused returns the parts of node that the API server would refuse. From what a setter
 // sets they are left out.
-func refused(path *field.Path, node *corev1.Node, nodeCredentials bool) field.ErrorList {
-	var problems field.ErrorList
+func refused(path *field.Path, node *corev1.Node, nodeCredentials bool) []error {
+	var problems []error
 	for _, problem := range status.DropInvalid(node, nodeCredentials) {
 		problems = append(problems, field.Forbidden(path, problem))
 	}

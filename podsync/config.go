@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/enum"
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/nodename"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
@@ -243,7 +244,7 @@ func (p LostPolicy) String() string {
 
 // complete fills in the defaults and returns all invalid fields.
 func (cfg *Config) complete() error {
-	var problems field.ErrorList
+	var problems []error
 	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example clientset.CoreV1()"))
 	}
@@ -253,7 +254,7 @@ func (cfg *Config) complete() error {
 	if cfg.NodeName == "" && cfg.Informer == nil {
 		problems = append(problems, field.Required(field.NewPath("NodeName"), "unless Informer is set"))
 	}
-	problems = append(problems, lifecycle.CheckNodeName("NodeName", cfg.NodeName)...)
+	problems = append(problems, nodename.Check("NodeName", cfg.NodeName)...)
 	if cfg.Owns != nil && cfg.Informer == nil {
 		problems = append(problems, field.Invalid(field.NewPath("Owns"), "func", "needs Informer: the Controller's own shows the pods of NodeName only"))
 	}

@@ -15,6 +15,7 @@ import (
 	resourcev1beta2client "k8s.io/client-go/kubernetes/typed/resource/v1beta2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/nodename"
 	"github.com/kubewright/kubewright/resourceslice/internal/validation"
 )
 
@@ -117,7 +118,7 @@ type Config struct {
 
 // complete sets the defaults. The error lists every invalid field.
 func (cfg *Config) complete() error {
-	var problems field.ErrorList
+	var problems []error
 	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example a clientset"))
 	}
@@ -125,12 +126,12 @@ func (cfg *Config) complete() error {
 		problems = append(problems, field.Required(field.NewPath("Owner"), "slices of a node must go away with it"))
 	}
 	if cfg.Driver != "" {
-		problems = append(problems, validation.DriverName(cfg.Driver, field.NewPath("Driver"))...)
+		problems = append(problems, lifecycle.Problems(validation.DriverName(cfg.Driver, field.NewPath("Driver")))...)
 	}
 	problems = slices.Concat(
 		problems,
-		lifecycle.CheckNodeName("NodeName", cfg.NodeName),
-		metav1validation.ValidateLabels(cfg.Labels, field.NewPath("Labels")),
+		nodename.Check("NodeName", cfg.NodeName),
+		lifecycle.Problems(metav1validation.ValidateLabels(cfg.Labels, field.NewPath("Labels"))),
 		lifecycle.DefaultDuration("MinInterval", &cfg.MinInterval, DefaultMinInterval, time.Millisecond),
 		lifecycle.DefaultDuration("HoldEmpty", &cfg.HoldEmpty, 0, 0),
 		lifecycle.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond),

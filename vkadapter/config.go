@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/nodename"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
@@ -66,11 +67,11 @@ type Config struct {
 // names every invalid field of cfg. It also names every method of the provider that has the
 // name of an optional method, but another signature. New does not call the provider.
 func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
-	var problems field.ErrorList
+	var problems []error
 	if lifecycle.IsNil(provider) {
 		problems = append(problems, field.Required(field.NewPath("provider"), "it runs the pods"))
 	}
-	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "", false)...)
+	problems = append(problems, nodename.CheckFirst("NodeName", cfg.NodeName, "", false)...)
 	if cfg.Resolver != nil && cfg.Client == nil {
 		problems = append(problems, field.Required(field.NewPath("Client"), "with Resolver, to tell a missing object from a missing key"))
 	}
@@ -115,7 +116,7 @@ var optional = []reflect.Type{
 
 // checkMethods returns the methods of v that look like optional ones and are not: without
 // this check their feature would be missing without a word.
-func checkMethods(what string, v any) (problems field.ErrorList) {
+func checkMethods(what string, v any) (problems []error) {
 	if v == nil {
 		return nil
 	}

@@ -33,6 +33,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/dirlock"
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/nodename"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -139,9 +140,9 @@ func NewNode[P node.PodLifecycleHandler](name string, newProvider func(nodeutil.
 }
 
 func newNode(name string, hasProvider bool, cfg NodeConfig) (*Node, error) {
-	var problems field.ErrorList
+	var problems []error
 	problems = append(problems, lifecycle.Required("newProvider", hasProvider, "it makes the provider")...)
-	problems = append(problems, lifecycle.CheckFirstNode("name", name, "", false)...)
+	problems = append(problems, nodename.CheckFirst("name", name, "", false)...)
 	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "a clientset"))
 	}
@@ -191,7 +192,7 @@ func (n *Node) build(provider node.PodLifecycleHandler, nodeProvider node.NodePr
 	n.taints.template = template.Spec.Taints
 	if len(template.Status.Addresses) == 0 {
 		if n.cfg.InternalIP == "" {
-			return lifecycle.InvalidConfig("vkadapter", field.ErrorList{field.Required(field.NewPath("InternalIP"), "neither Template nor the provider has an address")})
+			return lifecycle.InvalidConfig("vkadapter", []error{field.Required(field.NewPath("InternalIP"), "neither Template nor the provider has an address")})
 		}
 		template.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.cfg.InternalIP}}
 	}

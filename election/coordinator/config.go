@@ -97,7 +97,7 @@ type Config struct {
 
 // complete sets the defaults and returns all problems.
 func (cfg *Config) complete() error {
-	var problems field.ErrorList
+	var problems []error
 	problems = append(problems, lifecycle.Required("Client", !lifecycle.IsNil(cfg.Client), "for example clientset.CoordinationV1()")...)
 	problems = append(problems, lifecycle.Required("Candidates", !lifecycle.IsNil(cfg.Candidates), "for example clientset.CoordinationV1beta1()")...)
 	if cfg.Namespace != metav1.NamespaceAll {
@@ -111,7 +111,7 @@ func (cfg *Config) complete() error {
 
 // strategies returns the strategies that the Controller carries out by name, and the
 // problems of Config.Strategies.
-func (cfg *Config) strategies() (strategies map[string]election.Strategy, problems field.ErrorList) {
+func (cfg *Config) strategies() (strategies map[string]election.Strategy, problems []error) {
 	strategies = map[string]election.Strategy{}
 	for _, s := range []election.Strategy{election.OldestEmulationVersion(), election.First(), election.NewestVersion()} {
 		strategies[s.Name()] = s

@@ -12,6 +12,7 @@ import (
 
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	"k8s.io/apimachinery/pkg/types"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubewright/kubewright/election"
@@ -84,7 +85,7 @@ func peerOf(obj *coordinationv1beta1.LeaseCandidate) (spec.Peer, error) {
 	if p.BinaryVersion == "" {
 		problems = append(problems, field.Required(path.Child("binaryVersion"), ""))
 	}
-	return p, problems.ToAggregate()
+	return p, utilerrors.NewAggregate(problems)
 }
 
 // ranking is a strategy as decisions need it.

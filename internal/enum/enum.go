@@ -10,8 +10,8 @@ package enum
 
 import (
 	"fmt"
-
-	"k8s.io/apimachinery/pkg/util/validation/field"
+	"strconv"
+	"strings"
 )
 
 // Name returns the name of v; names lists the names of 0, 1 and so on. String
@@ -28,13 +28,13 @@ func Name[E ~int](v E, names ...string) string {
 func Check[E interface {
 	~int
 	fmt.Stringer
-}](name string, v, last E) field.ErrorList {
+}](name string, v, last E) []error {
 	if v >= 0 && v <= last {
 		return nil
 	}
 	var supported []string
 	for known := E(0); known <= last; known++ {
-		supported = append(supported, known.String())
+		supported = append(supported, strconv.Quote(known.String()))
 	}
-	return field.ErrorList{field.NotSupported(field.NewPath(name), v.String(), supported)}
+	return []error{fmt.Errorf("%s: Unsupported value: %q: supported values: %s", name, v.String(), strings.Join(supported, ", "))}
 }

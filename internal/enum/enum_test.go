@@ -3,7 +3,10 @@
 
 package enum
 
-import "testing"
+import (
+	"errors"
+	"testing"
+)
 
 type colour int
 
@@ -30,7 +33,7 @@ func TestCheck(t *testing.T) {
 	}
 	for _, c := range []colour{-1, 2} {
 		want := `Colour: Unsupported value: "` + c.String() + `": supported values: "Red", "Green"`
-		if err := Check("Colour", c, green).ToAggregate(); err == nil || err.Error() != want {
+		if err := errors.Join(Check("Colour", c, green)...); err == nil || err.Error() != want {
 			t.Errorf("%d: %v, want %s", int(c), err, want)
 		}
 	}

@@ -4,23 +4,78 @@
 package lifecycle
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // InvalidConfig returns the error of package pkg's New: one error for all
 // problems of the Config, or nil if there are none. A problem names its field
-// as the Config spells it, for example
-// field.Required(field.NewPath("NodeName"), "").
-func InvalidConfig(pkg string, problems field.ErrorList) error {
+// as the Config spells it. Problems of another kind, such as a *field.Error of
+// the API machinery, have the same form. The error wraps the problems, and what it wraps
+// has the methods of the API machinery's Aggregate.
+func InvalidConfig(pkg string, problems []error) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: invalid config: %w", pkg, problems.ToAggregate())
+	return fmt.Errorf("%s: invalid config: %w", pkg, aggregate(problems))
+}
+
+// An aggregate is a list of errors.
+type aggregate []error
+
+// Error returns each text once.
+func (a aggregate) Error() string {
+	var texts []string
+	for _, problem := range a {
+		if text := problem.Error(); !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	if len(texts) == 1 {
+		return texts[0]
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
+}
+
+// Errors returns the list.
+func (a aggregate) Errors() []error { return a }
+
+// Unwrap returns the list.
+func (a aggregate) Unwrap() []error { return a }
+
+// Is reports whether one of the errors is target.
+func (a aggregate) Is(target error) bool {
+	return slices.ContainsFunc(a, func(err error) bool { return errors.Is(err, target) })
+}
+
+// Problems returns a list of errors of another type, such as a field.ErrorList, as
+// problems of a Config.
+func Problems[E error](list []E) []error {
+	problems := make([]error, len(list))
+	for i, problem := range list {
+		problems[i] = problem
+	}
+	return problems
+}
+
+// Missing returns the problem of a required field that is not set. The hint says
+// what to set it to.
+func Missing(name, hint string) error {
+	return fmt.Errorf("%s: Required value: %s", name, hint)
+}
+
+// Invalid returns the problem of a field with a value that is not allowed. The text
+// says what is.
+func Invalid(name string, value any, text string) error {
+	if s, ok := value.(string); ok {
+		value = strconv.Quote(s)
+	}
+	return fmt.Errorf("%s: Invalid value: %v: %s", name, value, text)
 }
 
 // IsNil reports whether v is nil, or an interface that holds a nil pointer, map, slice or
@@ -37,61 +92,34 @@ func IsNil(v any) bool {
 	return false
 }
 
-// CheckNodeName returns the problems of a Node name. It accepts an empty name,
-// because only the caller knows whether the name is required.
-func CheckNodeName(at, name string) (problems field.ErrorList) {
-	if name == "" {
+// Required returns the problem of a required field if it is not set.
+func Required(name string, set bool, hint string) []error {
+	if set {
 		return nil
 	}
-	for _, msg := range validation.IsDNS1123Subdomain(name) {
-		problems = append(problems, field.Invalid(field.NewPath(at), name, msg))
-	}
-	return problems
-}
-
-// CheckFirstNode returns the problems of a Config that names the first node of a
-// controller in the field at, and may leave it empty if fleet, the field named
-// fleetAt, is set. fleetAt is empty if there is no such field.
-func CheckFirstNode(at, name, fleetAt string, fleet bool) field.ErrorList {
-	if name == "" && !fleet {
-		hint := "the name of the Node"
-		if fleetAt != "" {
-			hint += ", unless " + fleetAt + " says that all nodes come with Add"
-		}
-		return field.ErrorList{field.Required(field.NewPath(at), hint)}
-	}
-	return CheckNodeName(at, name)
-}
-
-// Required returns the problem of a required field that is not set. The hint says
-// what to set it to.
-func Required(name string, set bool, hint string) (problems field.ErrorList) {
-	if !set {
-		problems = append(problems, field.Required(field.NewPath(name), hint))
-	}
-	return problems
+	return []error{Missing(name, hint)}
 }
 
 // DefaultDuration sets *d to def if *d is zero. It returns a problem if *d is
 // then below minimum.
-func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) field.ErrorList {
+func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) []error {
 	if *d == 0 {
 		*d = def
 	}
-	if *d < minimum {
-		return field.ErrorList{field.Invalid(field.NewPath(name), d.String(), fmt.Sprintf("must be at least %v, or 0 for the default of %v", minimum, def))}
+	if *d >= minimum {
+		return nil
 	}
-	return nil
+	return []error{Invalid(name, d.String(), fmt.Sprintf("must be at least %v, or 0 for the default of %v", minimum, def))}
 }
 
 // DefaultInt sets *n to def if *n is zero. It returns a problem if *n is then
 // below minimum.
-func DefaultInt(name string, n *int, def, minimum int) field.ErrorList {
+func DefaultInt(name string, n *int, def, minimum int) []error {
 	if *n == 0 {
 		*n = def
 	}
-	if *n < minimum {
-		return field.ErrorList{field.Invalid(field.NewPath(name), *n, fmt.Sprintf("must be at least %d, or 0 for the default of %d", minimum, def))}
+	if *n >= minimum {
+		return nil
 	}
-	return nil
+	return []error{Invalid(name, *n, fmt.Sprintf("must be at least %d, or 0 for the default of %d", minimum, def))}
 }

@@ -3,14 +3,10 @@
 
 package lifecycle
 
-import (
-	"sync"
+import "sync"
 
-	"k8s.io/client-go/tools/cache"
-)
-
-// Ready is a [cache.DoneChecker] whose channel closes at the first call of
-// Mark. Create it with NewReady, in New of a controller: a channel belongs to
+// Ready has the methods of client-go's cache.DoneChecker. Its channel closes at the first
+// call of Mark. Create it with NewReady, in New of a controller: a channel belongs to
 // the synctest bubble that creates it.
 type Ready struct {
 	name string
@@ -18,18 +14,16 @@ type Ready struct {
 	done chan struct{}
 }
 
-var _ cache.DoneChecker = (*Ready)(nil)
-
 // NewReady returns a Ready that is not marked. cache.WaitFor prints the name
 // while it waits.
 func NewReady(name string) *Ready {
 	return &Ready{name: name, done: make(chan struct{})}
 }
 
-// Name implements cache.DoneChecker.
+// Name returns the name given to NewReady.
 func (r *Ready) Name() string { return r.name }
 
-// Done implements cache.DoneChecker.
+// Done returns the channel.
 func (r *Ready) Done() <-chan struct{} { return r.done }
 
 // Mark closes the channel. Later calls do nothing.

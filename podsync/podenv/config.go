@@ -69,7 +69,7 @@ type Config struct {
 
 // complete fills in the defaults and returns all that is wrong.
 func (cfg *Config) complete() error {
-	var problems field.ErrorList
+	var problems []error
 	if lifecycle.IsNil(cfg.ConfigMaps) {
 		problems = append(problems, field.Required(field.NewPath("ConfigMaps"), "for example clientset.CoreV1()"))
 	}

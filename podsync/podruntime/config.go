@@ -107,7 +107,7 @@ type Config struct {
 
 // complete fills in the defaults and returns all problems.
 func (cfg *Config) complete() error {
-	var problems field.ErrorList
+	var problems []error
 	if lifecycle.IsNil(cfg.Runtime) {
 		problems = append(problems, field.Required(field.NewPath("Runtime"), "it runs the containers"))
 	}

@@ -92,7 +92,7 @@ type Writer struct{ cfg Config }
 
 // New returns a Writer for a valid Config. The error lists every invalid field.
 func New(cfg Config) (*Writer, error) {
-	var problems field.ErrorList
+	var problems []error
 	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example ResourceV1 of a clientset"))
 	}

@@ -109,7 +109,7 @@ type Config[S any] struct {
 }
 
 func (c *Config[S]) complete() error {
-	var problems field.ErrorList
+	var problems []error
 	problems = append(problems, lifecycle.Required("Dir", c.Dir != "", "a directory that outlives the driver's Pod")...)
 	problems = append(problems, lifecycle.Required("Driver", c.Driver != "", "the name of the DRA driver")...)
 	if strings.ContainsAny(c.Driver, " \n") {

@@ -33,7 +33,7 @@ const (
 )
 
 // Invalid returns one problem for each message about a value.
-func Invalid(path *field.Path, value string, messages ...string) (problems field.ErrorList) {
+func Invalid(path *field.Path, value string, messages ...string) (problems []error) {
 	for _, msg := range messages {
 		problems = append(problems, field.Invalid(path, value, msg))
 	}
@@ -41,10 +41,10 @@ func Invalid(path *field.Path, value string, messages ...string) (problems field
 }
 
 // CheckNamespace returns the problems of the namespace of an election.
-func CheckNamespace(path *field.Path, name string) field.ErrorList {
+func CheckNamespace(path *field.Path, name string) []error {
 	switch name {
 	case "":
-		return field.ErrorList{field.Required(path, "for example the namespace of the replicas")}
+		return []error{field.Required(path, "for example the namespace of the replicas")}
 	case nodeLeases:
 		return Invalid(path, name, "is for the heartbeats of nodes")
 	}
@@ -52,7 +52,7 @@ func CheckNamespace(path *field.Path, name string) field.ErrorList {
 }
 
 // CheckLease returns the problems of a Lease's namespace and name.
-func CheckLease(path *field.Path, name types.NamespacedName) field.ErrorList {
+func CheckLease(path *field.Path, name types.NamespacedName) []error {
 	problems := CheckNamespace(path.Child("Namespace"), name.Namespace)
 	if name.Name == "" {
 		return append(problems, field.Required(path.Child("Name"), "for example the name of the program"))
@@ -62,7 +62,7 @@ func CheckLease(path *field.Path, name types.NamespacedName) field.ErrorList {
 
 // CheckStrategyName returns the problems of a strategy name, by the rules that
 // the API has for Lease and LeaseCandidate.
-func CheckStrategyName(path *field.Path, name string) field.ErrorList {
+func CheckStrategyName(path *field.Path, name string) []error {
 	switch {
 	case name == string(coordinationv1.OldestEmulationVersion):
 		return nil
@@ -73,7 +73,7 @@ func CheckStrategyName(path *field.Path, name string) field.ErrorList {
 }
 
 // CheckVersion returns the problem of a version. An empty one has none.
-func CheckVersion(path *field.Path, value string) field.ErrorList {
+func CheckVersion(path *field.Path, value string) []error {
 	if _, ok := spec.ParseVersion(value); ok || value == "" {
 		return nil
 	}
@@ -82,7 +82,7 @@ func CheckVersion(path *field.Path, value string) field.ErrorList {
 
 // DefaultLeaseDuration is lifecycle.DefaultDuration for a duration that is written
 // to a Lease.
-func DefaultLeaseDuration(path *field.Path, d *time.Duration, def time.Duration) field.ErrorList {
+func DefaultLeaseDuration(path *field.Path, d *time.Duration, def time.Duration) []error {
 	problems := lifecycle.DefaultDuration(path.String(), d, def, 2*time.Second)
 	if *d%time.Second != 0 {
 		problems = append(problems, field.Invalid(path, d.String(), "must be whole seconds: the API has no others"))
@@ -95,7 +95,7 @@ func DefaultLeaseDuration(path *field.Path, d *time.Duration, def time.Duration)
 
 // DefaultDuration is lifecycle.DefaultDuration for a duration that is added to
 // others. It reduces d to MaxDuration, because a sum must not overflow.
-func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) field.ErrorList {
+func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) []error {
 	problems := lifecycle.DefaultDuration(name, d, def, minimum)
 	*d = min(*d, MaxDuration)
 	return problems
