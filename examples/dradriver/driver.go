@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -89,12 +90,13 @@ func (d *driver) found(devices map[string]nic) {
 	d.changed = make(chan struct{})
 }
 
-// prepared is what the driver remembers of a claim: the answer for the kubelet, and the
-// interfaces, which it can't see while a Pod has them. What has to be undone is the CDI file,
-// which has the UID of the claim in its name.
+// prepared is what the driver remembers of a claim: the answer for the kubelet, the
+// interfaces, which it can't see while a Pod has them, and the content of the CDI file, so
+// that restore can write it again. The file has the UID of the claim in its name.
 type prepared struct {
 	Devices    []kubeletplugin.Device `json:"devices"`
 	Interfaces []nic                  `json:"interfaces"`
+	CDI        cdi.Spec               `json:"cdi"`
 }
 
 // PrepareResourceClaims writes a CDI file and the status of each claim. The
@@ -116,7 +118,7 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourcev1
 // prepare writes the CDI file of a claim.
 func (d *driver) prepare(claim *resourcev1.ResourceClaim, begin func(prepared) error) (state prepared, err error) {
 	// 1.1.0 is the first version with NetDevices.
-	spec := cdi.Spec{Version: "1.1.0", Kind: cdiKind}
+	state.CDI = cdi.Spec{Version: "1.1.0", Kind: cdiKind}
 	for _, result := range d.results(claim) {
 		one, ok := d.device(result.Device)
 		if !ok {
@@ -126,7 +128,7 @@ func (d *driver) prepare(claim *resourcev1.ResourceClaim, begin func(prepared) e
 		name := *one.Attributes["interfaceName"].StringValue
 		// The name has the claim's UID, because runtimes cache CDI devices.
 		id := string(claim.UID) + "-" + result.Device
-		spec.Devices = append(spec.Devices, cdi.Device{Name: id, ContainerEdits: cdi.ContainerEdits{
+		state.CDI.Devices = append(state.CDI.Devices, cdi.Device{Name: id, ContainerEdits: cdi.ContainerEdits{
 			Env:        []string{"NIC_" + strings.ToUpper(strings.ReplaceAll(result.Request, "-", "_")) + "=" + name},
 			NetDevices: []*cdi.LinuxNetDevice{{HostInterfaceName: name, Name: name}},
 		}})
@@ -137,7 +139,7 @@ func (d *driver) prepare(claim *resourcev1.ResourceClaim, begin func(prepared) e
 	if err := begin(state); err != nil {
 		return state, err
 	}
-	if err := d.writeCDI(claim.UID, &spec); err != nil {
+	if err := d.writeCDI(claim.UID, &state.CDI); err != nil {
 		return state, err
 	}
 	fmt.Fprintf(d.stdout, "prepared claim %s/%s\n", claim.Namespace, claim.Name)
@@ -196,6 +198,52 @@ func (d *driver) unprepare(_ context.Context, claim claimstore.Claim, _ prepared
 	}
 	fmt.Fprintf(d.stdout, "unprepared claim %s\n", claim.NamespacedName)
 	return nil
+}
+
+// restore writes the CDI file again if it is missing: /var/run is a tmpfs, and a node that
+// is a container keeps its boot ID when it restarts. A driver with mounts, daemons or
+// partitions looks at those too.
+func (d *driver) restore(_ context.Context, claim claimstore.Claim, state prepared) (prepared, error) {
+	content, err := json.Marshal(&state.CDI)
+	if err != nil {
+		return state, err
+	}
+	if now, err := os.ReadFile(d.cdiFile(claim.UID)); err == nil && bytes.Equal(now, content) {
+		return state, nil
+	}
+	fmt.Fprintf(d.stdout, "restored claim %s\n", claim.NamespacedName)
+	return state, d.writeCDI(claim.UID, &state.CDI)
+}
+
+// sweep removes CDI files whose claim has no record. A file names the devices of its claim,
+// so it is left over if no record names the first of them.
+func (d *driver) sweep(ctx context.Context) error {
+	files, err := filepath.Glob(d.cdiFile("*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, file := range files {
+		uid := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), driverName+"-"), ".json")
+		var spec cdi.Spec
+		content, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(content, &spec)
+		}
+		if err == nil && len(spec.Devices) == 0 {
+			err = errors.New("it has none")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("the devices of %s: %w", file, err))
+			continue
+		}
+		device := claimstore.Device{Pool: d.pool, Name: strings.TrimPrefix(spec.Devices[0].Name, uid+"-")}
+		err = d.claims.Sweep(ctx, device, func(context.Context) error { return os.Remove(file) })
+		if _, used := errors.AsType[*claimstore.DeviceHeldError](err); err != nil && !used {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // publisher returns the controller that publishes the devices.

@@ -88,26 +88,37 @@ func (o *options) run(ctx context.Context, client kubernetes.Interface, stdout i
 		return err
 	}
 	d.claims, err = claimstore.Open(ctx, claimstore.Config[prepared]{
-		Dir: filepath.Join(o.pluginDir, "claims"), Driver: driverName, BootID: boot, Claims: client.ResourceV1(), Unprepare: d.unprepare,
+		Dir: filepath.Join(o.pluginDir, "claims"), Driver: driverName, BootID: boot, Claims: client.ResourceV1(),
+		Unprepare: d.unprepare, Restore: d.restore,
 	})
 	if err != nil {
 		return err
 	}
 
-	published := make(chan error, 2)
+	published := make(chan error, 3)
 	go func() { published <- publisher.Run(ctx) }()
 	go func() { published <- d.claims.Run(ctx) }()
+	go func() {
+		select {
+		case <-d.claims.Ready().Done(): // claims of an earlier boot have ended
+			if err := d.sweep(ctx); err != nil {
+				fmt.Fprintln(stdout, err) // nothing else depends on it
+			}
+		case <-ctx.Done():
+		}
+		published <- nil
+	}()
 	// Without a call of PublishResources the helper writes no ResourceSlices.
 	helper, err := kubeletplugin.Start(ctx, d,
 		kubeletplugin.DriverName(driverName), kubeletplugin.NodeName(o.nodeName), kubeletplugin.KubeClient(client),
 		kubeletplugin.PluginDataDirectoryPath(o.pluginDir), kubeletplugin.RegistrarDirectoryPath(o.kubeletDir))
 	if err != nil {
 		stop(nil)
-		return errors.Join(err, <-published, <-published)
+		return errors.Join(err, <-published, <-published, <-published)
 	}
 	o.scan(ctx, d, publisher)
 	helper.Stop()
-	err = errors.Join(<-published, <-published)
+	err = errors.Join(<-published, <-published, <-published)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		err = errors.Join(err, cause)
 	}
@@ -146,10 +157,10 @@ type nic struct {
 }
 
 // discover returns the network interfaces by device name: those of the host, and those of
-// prepared claims, which the runtime moves into the network of the Pod. The claims come
-// first: an interface may come back at any time.
+// claims, which the runtime moves into the network of the Pod. The claims come first: an
+// interface may come back at any time.
 func (d *driver) discover(ctx context.Context) (map[string]nic, error) {
-	claims, err := d.claims.All(ctx)
+	claims, err := d.claims.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -157,8 +168,11 @@ func (d *driver) discover(ctx context.Context) (map[string]nic, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, state := range claims {
-		for _, one := range state.Interfaces {
+	for _, claim := range claims {
+		if claim.Phase == claimstore.Rebooted {
+			continue // its interfaces are the host's again, if they still exist
+		}
+		for _, one := range claim.State.Interfaces {
 			if _, ok := found[one.Name]; !ok {
 				found[one.Name] = one
 			}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -351,5 +352,92 @@ func TestFlags(t *testing.T) {
 	d.HandleError(ctx, fmt.Errorf("the socket is gone"), "serve")
 	if cause := context.Cause(ctx); cause == nil || !strings.Contains(cause.Error(), "the socket is gone") {
 		t.Errorf("cause %v", cause)
+	}
+}
+
+// allocated stores a claim with the device, and returns it.
+func allocated(s *apitest.Server, name string) *resourcev1.ResourceClaim {
+	s.Put(&resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Status: resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+			{Request: "my-nic", Driver: driverName, Pool: nodeName, Device: device},
+		}}}},
+	})
+	return apitest.Get[*resourcev1.ResourceClaim](s, "default", name)
+}
+
+// TestTheCDIDirectoryIsLost empties it under the same boot ID: between two processes, as when
+// the container that is a node restarts, and while the driver runs.
+func TestTheCDIDirectoryIsLost(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}})
+	m := newMachine(t)
+	client := s.Client(apitest.User{})
+	stop := m.start(client)
+	m.eventually("a slice", func() bool {
+		all := apitest.List[*resourcev1.ResourceSlice](s, "")
+		return len(all) == 1 && len(all[0].Spec.Devices) == 1
+	})
+	claim := allocated(s, "net")
+	_, before := m.prepare(m.register(), claim)
+	lose := func() {
+		t.Helper()
+		if err := os.RemoveAll(filepath.Join(m.dir, "cdi")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	lose()
+	m.start(client)
+	k := m.register()
+	file := filepath.Join(m.dir, "cdi", driverName+"-"+string(claim.UID)+".json")
+	m.eventually("the file, without a call", func() bool {
+		content, err := os.ReadFile(file)
+		return err == nil && string(content) == before
+	})
+	lose()
+	if _, after := m.prepare(k, claim); after != before {
+		t.Errorf("the file is\n%s, and was\n%s", after, before)
+	}
+	m.write("cdi/"+filepath.Base(file), "{}") // another program has replaced it
+	if _, after := m.prepare(k, claim); after != before {
+		t.Errorf("the file is\n%s, and was\n%s", after, before)
+	}
+	m.unprepare(k, claim)
+}
+
+// TestFilesThatNoClaimHasAreSwept, and those of claims are not.
+func TestFilesThatNoClaimHasAreSwept(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}})
+	m := newMachine(t)
+	client := s.Client(apitest.User{})
+	stop := m.start(client)
+	m.eventually("a slice", func() bool {
+		all := apitest.List[*resourcev1.ResourceSlice](s, "")
+		return len(all) == 1 && len(all[0].Spec.Devices) == 1
+	})
+	claim := allocated(s, "net")
+	m.prepare(m.register(), claim)
+	stop()
+	m.write("cdi/"+driverName+"-lost.json", `{"devices":[{"name":"lost-pci-0000-99-00-0"}]}`)
+	m.write("cdi/"+driverName+"-other.json", `{"devices":[{"name":"other-`+device+`"}]}`)
+	m.write("cdi/"+driverName+"-broken.json", `{`)
+	m.write("cdi/gpu.example.com-x.json", `{}`)
+	m.start(client)
+	m.eventually("the sweep", func() bool {
+		return strings.Contains(m.printed(), driverName+"-broken.json: ")
+	})
+	left, err := filepath.Glob(filepath.Join(m.dir, "cdi", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range left {
+		left[i] = strings.NewReplacer(string(claim.UID), "UID", driverName+"-", "").Replace(filepath.Base(left[i]))
+	}
+	slices.Sort(left)
+	// The device of "other" is in use: only its claim could tell whose file that is.
+	if want := []string{"UID.json", "broken.json", "gpu.example.com-x.json", "other.json"}; !slices.Equal(left, want) {
+		t.Errorf("%q are left, want %q", left, want)
 	}
 }

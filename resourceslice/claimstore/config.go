@@ -32,6 +32,9 @@ type Claim struct {
 	// Devices are the devices of the driver that the claim holds. Devices with admin
 	// access are not included, because the claim does not hold them.
 	Devices []Device
+	// AdminDevices are the devices that the claim uses with admin access. Records that an
+	// older version of this package has written do not contain them.
+	AdminDevices []Device
 }
 
 // String returns the namespace, the name and the UID of the claim.
@@ -49,7 +52,7 @@ type Device struct {
 // A Phase shows what Config.Unprepare must undo.
 type Phase string
 
-// The phases that Config.Unprepare is called with.
+// The phases of a Record, and those that Config.Unprepare is called with.
 const (
 	// Preparing means that the driver passed a state to begin, and that its function
 	// failed or did not return, or that an earlier call of Config.Unprepare failed or did
@@ -62,7 +65,7 @@ const (
 	Rebooted Phase = "Rebooted"
 	// Unreadable means that the record is damaged, or has a version or type that this
 	// program can't read. The state is its zero value. Claim contains the fields that
-	// could be read, usually all devices.
+	// could be read, usually all devices. Run ends such a claim only if its name is certain.
 	Unreadable Phase = "Unreadable"
 	// Absent means that there is no record. The state is its zero value, and Claim
 	// has no devices. Either the claim was never prepared, or the driver did not use a
@@ -91,6 +94,22 @@ type Config[S any] struct {
 	// Dir. For different claims it is called concurrently. A panic counts as an error.
 	Unprepare func(ctx context.Context, claim Claim, state S, phase Phase) error
 
+	// Restore looks at the effects of a claim that is recorded as prepared, such as a CDI
+	// file, a mount or a daemon, and makes those again that are missing. A record does not
+	// prove them: a container that restarts may lose /run while the boot ID stays. Restore
+	// returns the state; if it differs, for example in the ID of a new daemon, it is
+	// recorded. A crash before that repeats the call with the former state.
+	//
+	// Prepare calls it each time that it finds the claim prepared, and returns its error.
+	// Run calls it once for each prepared claim, unless the API server says that the claim
+	// has lost its devices, and tries again after an error, which keeps Ready open. The
+	// claim stays prepared after an error.
+	//
+	// Restore holds the claim's lock until it returns, and its context ends after 30 s. A
+	// call that ignores its context delays Unprepare of its claim, and no other claim. It
+	// must not call the Store. It is called concurrently for different claims. A panic counts
+	// as an error. Default: the record counts as proof.
+	Restore func(ctx context.Context, claim Claim, state S) (S, error)
 	// Shared reports whether several claims may hold the whole device at once, for
 	// example because the driver divides the device's time among them. It must be safe for
 	// concurrent use. Default: it returns false for all devices.
@@ -128,8 +147,9 @@ func (c *Config[S]) complete() error {
 	return lifecycle.InvalidConfig("claimstore", problems)
 }
 
-// BootID returns an ID that Linux changes with each boot of the machine. In a container
-// it is the ID of the host.
+// BootID returns an ID that Linux changes with each boot of the machine. In a container,
+// also in one that is a node of kind or LXC, it is the ID of the host. So the ID stays when
+// such a node restarts and loses /run; see Config.Restore.
 func BootID() (string, error) {
 	id, err := os.ReadFile(filepath.FromSlash("/proc/sys/kernel/random/boot_id"))
 	if err != nil {

@@ -24,6 +24,8 @@ type world struct {
 	hw   *hardware
 	api  *cluster
 	boot int
+	// tidied is set if an administrator has removed the files. They prove nothing then.
+	tidied bool
 
 	// acked has the claims whose Prepare returned nil and whose Unprepare was not
 	// called, with the ID that was returned. ended has those whose Unprepare
@@ -38,7 +40,7 @@ func newWorld() *world {
 
 // clone returns the world with another disk.
 func (w *world) clone(disk *crashfs.FS) *world {
-	next := &world{disk: disk, hw: w.hw.clone(), api: w.api, boot: w.boot, acked: map[types.UID]string{}, ended: map[types.UID]bool{}}
+	next := &world{disk: disk, hw: w.hw.clone(), api: w.api, boot: w.boot, tidied: w.tidied, acked: map[types.UID]string{}, ended: map[types.UID]bool{}}
 	for uid, id := range w.acked {
 		next.acked[uid] = id
 	}
@@ -54,6 +56,7 @@ func (w *world) open() (*Store[partition], error) {
 	cfg := testConfig(w.hw, w.api)
 	cfg.BootID = w.bootID()
 	cfg.ErrorHandler = func(context.Context, error, string) {}
+	cfg.Restore = w.hw.restore
 	return openOn(cfg, &mortal{w.disk})
 }
 
@@ -61,9 +64,13 @@ func (w *world) open() (*Store[partition], error) {
 // of callbacks, and so the panic of a crash in begin; the process is dead anyway.
 type mortal struct{ *crashfs.FS }
 
+// errDead is the error of each further call of a dead process, which then does nothing:
+// every effect comes after a call.
+var errDead = errors.New("the process is dead")
+
 func (m *mortal) Open() error {
 	if m.CrashAt > 0 && m.Changes() >= m.CrashAt {
-		panic(crashfs.Crashed{})
+		return errDead
 	}
 	return m.FS.Open()
 }
@@ -136,7 +143,7 @@ func (w *world) check() error {
 		}
 	}
 	for uid, phase := range recorded {
-		if phase == Prepared && states[uid] != "plain" && w.hw.files[uid] != states[uid] {
+		if !w.tidied && phase == Prepared && states[uid] != "plain" && w.hw.files[uid] != states[uid] {
 			return fmt.Errorf("claim %s is recorded as prepared, and is undone", uid)
 		}
 	}
@@ -150,6 +157,9 @@ func (w *world) check() error {
 			return fmt.Errorf("something was done for claim %s, and nothing is recorded", uid)
 		}
 	}
+	if err := w.sweep(s); err != nil {
+		return err
+	}
 	if err := w.recover(s); err != nil {
 		return err
 	}
@@ -162,8 +172,43 @@ func (w *world) check() error {
 	return nil
 }
 
-// recover is what Run does after all claims were deleted while the driver was away.
+// deviceOf has the device of each claim that the lives prepare.
+var deviceOf = map[types.UID]string{"a-uid": "gpu-0", "b-uid": "gpu-1", "c-uid": "gpu-2", "z-uid": "gpu-9"}
+
+// sweep is what a driver does at its start with devices that no claim uses.
+func (w *world) sweep(s *Store[partition]) error {
+	for uid, device := range deviceOf {
+		swept := false
+		err := s.Sweep(context.Background(), Device{Pool: "n1", Name: device}, func(context.Context) error { swept = true; return nil })
+		_, held := errors.AsType[*DeviceHeldError](err)
+		switch {
+		case swept && (w.hw.files[uid] != "" || w.acked[uid] != ""):
+			return fmt.Errorf("the device of %s was swept", uid)
+		case err != nil && !held && !errors.Is(err, ErrIncomplete), errors.Is(err, ErrIncomplete) && w.boot == 1:
+			return err
+		}
+	}
+	return nil
+}
+
+// recover is what Run does after an administrator has tidied up, and after all claims were
+// deleted while the driver was away.
 func (w *world) recover(s *Store[partition]) error {
+	clear(w.hw.files)
+	w.tidied = true
+	err := s.pass(context.Background(), at(time.Unix(0, 0)), newSightings())
+	if err != nil { // as Run does
+		err = s.pass(context.Background(), at(time.Unix(0, 0)), newSightings())
+	}
+	if err != nil {
+		return fmt.Errorf("pass: %w", err)
+	}
+	for e := range s.disk.log.All() {
+		claim, _, phase, _ := s.decode(e)
+		if phase == Prepared && w.api.claims[claim.Name] != nil && w.hw.files[claim.UID] == "" {
+			return fmt.Errorf("the file of %s was not restored", claim)
+		}
+	}
 	seen := newSightings()
 	s.cfg.Claims = &cluster{}
 	for i := range 2 {
@@ -184,6 +229,9 @@ func (w *world) checkAll() (states int, err error) {
 			s, err := next.open()
 			if err == nil {
 				err = next.recover(s)
+			}
+			if err != nil && next.disk.Changes() >= at {
+				panic(crashfs.Crashed{}) // it was contained
 			}
 			if err != nil {
 				panic(err)
@@ -233,6 +281,9 @@ func crashes(setup func(*world)) (states int, violation error) {
 			var s *Store[partition]
 			if s, err = w.open(); err == nil {
 				err = w.work(s)
+			}
+			if err != nil && w.disk.Changes() >= at {
+				panic(crashfs.Crashed{}) // it was contained
 			}
 		})
 		if err != nil && !crashed {

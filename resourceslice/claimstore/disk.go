@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 
 	"github.com/kubewright/kubewright/internal/durable"
@@ -27,6 +28,8 @@ const (
 	maxJournal = 256 << 20
 	// maxDamaged is the size at which damagedFile begins again.
 	maxDamaged = 1 << 20
+	// dropped begins damagedFile after that. It is no record, so that Sweep still refuses.
+	dropped = "older lines were dropped\n"
 )
 
 // disk reads and writes the journal. Other processes may write it too: the
@@ -174,9 +177,19 @@ func (d *disk) keep(lost [][]byte) error {
 		return err
 	}
 	if len(before) == maxDamaged {
-		before = nil
+		before = []byte(dropped)
 	}
 	return durable.Replace(d.fs, damagedFile, append(before, append(bytes.Join(lost, []byte("\n")), '\n')...))
+}
+
+// aside returns the lines of damagedFile. Call it in transact.
+func (d *disk) aside() ([][]byte, error) {
+	data, err := d.fs.ReadFile(damagedFile, maxDamaged+1)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	lines := bytes.Split(data, []byte("\n"))
+	return slices.DeleteFunc(lines, func(line []byte) bool { return len(bytes.TrimSpace(line)) == 0 }), nil
 }
 
 // takeLost returns the damaged lines that were found since the last call.

@@ -56,8 +56,15 @@
 // lost their devices. It sends one GET for each claim and Interval, and another one before
 // it ends a claim.
 //
-// The state of a claim is encoded only once. If an older version of the driver only reads
-// the record, fields that a newer version has added are not lost.
+// A record says what was done, and not what still exists. If Config.Restore is set, Prepare
+// calls it for a claim that is prepared, and Run calls it once for each. It looks at files,
+// mounts and daemons, and makes again what is missing. Sweep is the other direction: it
+// removes what is left of a device, if no record names the device. List returns all records,
+// with their phases.
+//
+// The state of a claim is encoded only once, and again if Restore changes it. If an older
+// version of the driver only reads the record, fields that a newer version has added are not
+// lost.
 //
 // # Concurrency
 //
@@ -67,18 +74,25 @@
 // claim during a call, and loses its locks if it dies. The locks need Linux. On other
 // systems only one process may use a directory.
 //
+// Unprepare and Restore are called with the claim's lock. A driver that holds a mutex of
+// its own while it calls Prepare, and takes that mutex in Unprepare or Restore, blocks
+// itself: Prepare calls both. They must not call the Store. After Prepare has returned, the
+// claim is not locked, and the driver must not write a file of it outside of Restore.
+//
 // # Failure modes
 //
 //   - If the disk is full, Prepare fails. Unprepare succeeds, because it changes one byte
 //     in place.
-//   - If the disk is read-only, both fail if they have to write. All works, and so do
-//     Prepare and Unprepare if there is nothing to do.
+//   - If the disk is read-only, both fail if they have to write, and Sweep does nothing.
+//     List works, and so do Prepare and Unprepare if there is nothing to do.
 //   - After a power cut, a change is there if the call had returned, because it was
 //     flushed. A change that was being written may be lost.
 //   - If a record is damaged, other claims are not affected. If a part of it can be read,
 //     the claim has the phase Unreadable. Otherwise the line is appended to the file
 //     "damaged" and reported. Prepare of such a claim returns an UnreadableError until the
-//     claim was unprepared.
+//     claim was unprepared. What can't be read counts as used: Sweep does nothing if a
+//     device may be named by it. Run ends an unreadable claim only if the fields that name
+//     it are intact, as a digest of them shows.
 //   - If the API server is away, Prepare fails for claims that have ended before or are
 //     prepared for another allocation, and only for these. Unprepare does not need it. Run
 //     ends no claim of this boot without an answer.

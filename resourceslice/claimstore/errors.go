@@ -18,6 +18,9 @@ var (
 	// ErrVersion is wrapped by errors about a directory that a newer version of this
 	// package has written in a format that this version does not know.
 	ErrVersion = journal.ErrVersion
+	// ErrIncomplete is wrapped by the error of Sweep if the store does not know whether a
+	// claim uses the device.
+	ErrIncomplete = journal.ErrIncomplete
 	// ErrNotAllocated is wrapped by the error of Prepare for a claim that has no
 	// device of the driver.
 	ErrNotAllocated = errors.New("no device of the driver is allocated to the claim")
@@ -30,7 +33,8 @@ var (
 	ErrNotUndone = errors.New("what was done for the claim before can't be undone")
 )
 
-// A DeviceHeldError is the error of Prepare for a device that another claim holds.
+// A DeviceHeldError is the error of Prepare for a device that another claim holds, and of
+// Sweep for one that a claim uses.
 type DeviceHeldError struct {
 	// Device is the device that was asked for.
 	Device Device

@@ -5,6 +5,7 @@ package claimstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -119,4 +120,85 @@ func Example_reboot() {
 	// boot-1 claimstore: prepare ResourceClaim default/gpu (UID 6f1c): power failure
 	// Rebooted: remove partition "mig-of-boot-1" of gpu
 	// boot-2 <nil>
+}
+
+// A file is lost while the boot ID stays: /run is a tmpfs, and the node is a container that
+// has restarted.
+func Example_restore() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "claimstore")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "cdi.json")
+	cfg := config(dir, "boot-1")
+	cfg.Restore = func(_ context.Context, claim claimstore.Claim, state partition) (partition, error) {
+		if _, err := os.Stat(file); err == nil {
+			return state, nil
+		}
+		fmt.Println("write the file of", claim.Name, "again")
+		return state, os.WriteFile(file, []byte(state.ID), 0o600)
+	}
+	store, err := claimstore.Open(ctx, cfg)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 2 {
+		_, err = store.Prepare(ctx, claim(), func(_ context.Context, begin func(partition) error) (partition, error) {
+			state := partition{ID: "mig-1"}
+			if err := begin(state); err != nil {
+				return state, err
+			}
+			return state, os.WriteFile(file, []byte(state.ID), 0o600)
+		})
+		fmt.Println("prepared", err)
+		if err := os.Remove(file); err != nil { // what an administrator, or a restart, does
+			fmt.Println(err)
+		}
+	}
+	// Output:
+	// prepared <nil>
+	// write the file of gpu again
+	// prepared <nil>
+}
+
+// A driver starts, and removes what exists and belongs to no claim.
+func ExampleStore_Sweep() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "claimstore")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	store, err := claimstore.Open(ctx, config(dir, "boot-1"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = store.Prepare(ctx, claim(), func(_ context.Context, begin func(partition) error) (partition, error) {
+		return partition{ID: "mig-1"}, begin(partition{ID: "mig-1"})
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, found := range []string{"gpu-0", "gpu-1"} { // on the machine
+		device := claimstore.Device{Pool: "n1", Name: found}
+		err := store.Sweep(ctx, device, func(context.Context) error {
+			fmt.Println("destroy what is left of", found)
+			return nil
+		})
+		if held, used := errors.AsType[*claimstore.DeviceHeldError](err); used {
+			fmt.Println(found, "belongs to", held.Holder.Name)
+		} else if err != nil {
+			fmt.Println(err)
+		}
+	}
+	// Output:
+	// gpu-0 belongs to gpu
+	// destroy what is left of gpu-1
 }

@@ -228,6 +228,43 @@ func (r *rig) unprepare(claim *resourcev1.ResourceClaim) error {
 	return r.Unprepare(r.t.Context(), types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, claim.UID)
 }
 
+// list returns the records in short.
+func (r *rig) list() string {
+	r.t.Helper()
+	records, err := r.List(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var parts []string
+	for _, one := range records {
+		part := one.Claim.Name + " " + string(one.Phase)
+		if one.Undoing {
+			part += " undoing"
+		}
+		if (one.Phase == Unreadable) != isUnreadable(one.Err, one.Claim.Name) {
+			part += fmt.Sprint(" ", one.Err)
+		}
+		if one.Phase == Unreadable {
+			for _, d := range one.Claim.Devices {
+				part += " " + d.Name
+			}
+		}
+		parts = append(parts, strings.TrimSpace(part+" "+one.State.ID))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// spoil replaces text in the journal at rest, and opens the store as the next process does.
+func (r *rig) spoil(text, by string) {
+	r.t.Helper()
+	data, _ := r.disk.Data(journalFile)
+	if !strings.Contains(string(data), text) {
+		r.t.Fatalf("no %q in\n%s", text, data)
+	}
+	r.disk.Put(journalFile, []byte(strings.ReplaceAll(string(data), text, by)))
+	r.open("boot-1")
+}
+
 // expect compares the calls of the driver since the last time, and what it has left.
 func (r *rig) expect(calls, left string) {
 	r.t.Helper()

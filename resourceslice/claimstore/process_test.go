@@ -22,8 +22,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// childDir is the environment variable that makes the test binary a driver's process.
-const childDir = "KUBEWRIGHT_CLAIMSTORE_CHILD"
+const (
+	// childDir is the environment variable that makes the test binary a driver's process.
+	childDir = "KUBEWRIGHT_CLAIMSTORE_CHILD"
+	// olderBinary may have the path of this package's test binary of an older version. Then
+	// TestProcessesShareADirectory is a rolling update.
+	olderBinary = "KUBEWRIGHT_CLAIMSTORE_OLDER"
+)
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
@@ -92,8 +97,26 @@ func child(dir string) error {
 		if err := s.Unprepare(context.Background(), name, claim.UID); err != nil {
 			return err
 		}
+		if err := childSweeps(dir, s, "gpu-"+strconv.Itoa(rand.IntN(4))); err != nil {
+			return err
+		}
 		fmt.Println(round)
 	}
+}
+
+// childSweeps returns an error if a device exists that Sweep says no claim uses: a driver
+// records its claim before it makes the device.
+func childSweeps(dir string, s *Store[partition], device string) error {
+	err := s.Sweep(context.Background(), Device{Pool: "n1", Name: device}, func(context.Context) error {
+		if _, err := os.Stat(filepath.Join(dir, "gpu", device)); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("it was swept and is in use: %w", err)
+		}
+		return nil
+	})
+	if _, held := errors.AsType[*DeviceHeldError](err); held || errors.Is(err, ErrIncomplete) && os.Getenv(olderBinary) != "" {
+		return nil
+	}
+	return err
 }
 
 // TestProcessesShareADirectory runs several processes with one store and kills
@@ -112,8 +135,14 @@ func TestProcessesShareADirectory(t *testing.T) {
 		done chan string // the violation that it printed
 		seen chan struct{}
 	}
+	binaries := []string{os.Args[0]}
+	if older := os.Getenv(olderBinary); older != "" {
+		binaries = append(binaries, older)
+	}
+	started := 0
 	start := func() *process {
-		p := &process{cmd: exec.Command(os.Args[0]), done: make(chan string, 1), seen: make(chan struct{}, 1)}
+		started++
+		p := &process{cmd: exec.Command(binaries[started%len(binaries)]), done: make(chan string, 1), seen: make(chan struct{}, 1)}
 		p.cmd.Env = append(os.Environ(), childDir+"="+dir)
 		p.cmd.Stderr = os.Stderr
 		out, err := p.cmd.StdoutPipe()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"sync"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -19,6 +20,7 @@ import (
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/resourceslice/claimstore/internal/journal"
 )
 
 // retries are the pauses after a pass that failed.
@@ -37,6 +39,8 @@ var errDamaged = errors.New("damaged records name no claim")
 //     Config.Interval, so that a kubelet has had that time to stop the containers and to
 //     call Unprepare itself.
 //
+// When a pass has done this, it calls Config.Restore for each prepared claim, once.
+//
 // A pass begins at the start, after each Interval, and when Prepare met a device
 // that another claim holds. An error concerns one claim; the pass goes on, and the
 // next one comes within a minute. An API server that does not answer never ends a
@@ -49,6 +53,7 @@ func (s *Store[S]) Run(ctx context.Context) error {
 		return ErrAlreadyRun
 	}
 	defer s.progress.Stop()
+	defer s.restores.Wait() // for calls that were left
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(s.cfg.Name))
 	var streak apierr.Streak
 	seen := newSightings()
@@ -87,6 +92,7 @@ func (s *Store[S]) Run(ctx context.Context) error {
 type sightings struct {
 	gone       map[types.UID]absence // claims that do not need their devices
 	unreadable map[types.UID]bool    // claims that were reported
+	restored   map[types.UID]bool    // claims for which Config.Restore has succeeded
 }
 
 // An absence shows since when a claim does not need what was done for it. Another
@@ -97,16 +103,19 @@ type absence struct {
 }
 
 func newSightings() sightings {
-	return sightings{gone: map[types.UID]absence{}, unreadable: map[types.UID]bool{}}
+	return sightings{gone: map[types.UID]absence{}, unreadable: map[types.UID]bool{}, restored: map[types.UID]bool{}}
 }
 
 // forget drops the claims that have no record any longer.
 func (s sightings) forget(present map[types.UID]bool) {
 	maps.DeleteFunc(s.gone, func(uid types.UID, _ absence) bool { return !present[uid] })
-	maps.DeleteFunc(s.unreadable, func(uid types.UID, _ bool) bool { return !present[uid] })
+	for _, claims := range []map[types.UID]bool{s.unreadable, s.restored} {
+		maps.DeleteFunc(claims, func(uid types.UID, _ bool) bool { return !present[uid] })
+	}
 }
 
-// pass looks at each claim once. It updates seen.
+// pass looks at each claim once, and then restores the prepared ones that it has not restored
+// yet. It updates seen.
 func (s *Store[S]) pass(ctx context.Context, now func() time.Time, seen sightings) error {
 	entries, err := s.entries(ctx)
 	if err != nil {
@@ -130,11 +139,44 @@ func (s *Store[S]) pass(ctx context.Context, now func() time.Time, seen sighting
 			errs = append(errs, fmt.Errorf("claimstore: ResourceClaim %s: %w", claim, err))
 		}
 		if ctx.Err() != nil {
-			break
+			return errors.Join(errs...)
 		}
 	}
 	seen.forget(present)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.restoreAll(ctx, entries, seen)...)...)
+}
+
+// restoreAll calls Config.Restore for the prepared claims for which it has not succeeded
+// yet, except for those that have lost their devices. The calls run concurrently, so that
+// those which hang take the time of one. A node has some hundred claims at most.
+func (s *Store[S]) restoreAll(ctx context.Context, entries []journal.Entry, seen sightings) (errs []error) {
+	if s.cfg.Restore == nil {
+		return nil
+	}
+	var mu sync.Mutex // guards errs and seen.restored
+	var calls sync.WaitGroup
+	for _, e := range entries {
+		c, _, phase, _ := s.decode(e)
+		_, gone := seen.gone[c.UID]
+		mu.Lock()
+		restored := seen.restored[c.UID]
+		mu.Unlock()
+		if phase != Prepared || gone || restored {
+			continue
+		}
+		calls.Go(func() {
+			err := s.restoreAgain(ctx, &s.restores, c, e.ID)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("claimstore: restore ResourceClaim %s: %w", c, err))
+			} else {
+				seen.restored[c.UID] = true
+			}
+		})
+	}
+	calls.Wait()
+	return errs
 }
 
 // reconcile unprepares a claim if no call will come for it. record is the ID of its
@@ -143,8 +185,8 @@ func (s *Store[S]) reconcile(ctx context.Context, c heldClaim, record string, ph
 	if phase == Rebooted {
 		return s.endAs(ctx, c, record, Rebooted, gone)
 	}
-	if c.Name == "" {
-		return nil // a damaged record has lost it: only a call can end the claim
+	if c.Name == "" || !c.trusted {
+		return nil // the claim that exists may have another name: only a call can end it
 	}
 	claim, err := s.read(ctx, c.Claim)
 	if err != nil {
@@ -181,7 +223,7 @@ func (s *Store[S]) needs(claim *resourcev1.ResourceClaim, c heldClaim, phase Pha
 // call for the claim that is under way. That call may have found the claim prepared, and
 // written nothing. So the API server is asked again while no call can begin.
 func (s *Store[S]) endAs(ctx context.Context, c heldClaim, record string, phase Phase, gone map[types.UID]absence) error {
-	unlock, err := s.locks.lock(ctx, claimLock(c.UID))
+	unlock, err := s.lockForRun(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,6 +40,8 @@ type Store[S any] struct {
 	disk  *disk
 	locks *locks
 
+	restores callback.Room[S] // calls of Config.Restore by Run
+
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
@@ -65,10 +66,11 @@ func Open[S any](ctx context.Context, cfg Config[S]) (*Store[S], error) {
 // open opens the store on a disk. If openLocks is nil, no other process may use it.
 func open[S any](ctx context.Context, cfg Config[S], fs durable.FS, openLocks func() (*os.File, error)) (*Store[S], error) {
 	s := &Store[S]{
-		cfg:   cfg,
-		disk:  newDisk(cfg.Driver, fs),
-		locks: &locks{open: openLocks, busy: map[string]chan struct{}{}},
-		ready: lifecycle.NewReady(cfg.Name),
+		cfg:      cfg,
+		disk:     newDisk(cfg.Driver, fs),
+		locks:    &locks{open: openLocks, busy: map[string]chan struct{}{}},
+		restores: callback.Room[S]{Name: "Config.Restore", Limit: restoreLimit},
+		ready:    lifecycle.NewReady(cfg.Name),
 		// A pass may wait for a call of Config.Unprepare.
 		progress: lifecycle.NewProgress(cfg.Name, 2*cfg.Interval+10*time.Minute),
 		wake:     make(chan struct{}, 1),
@@ -87,7 +89,8 @@ func open[S any](ctx context.Context, cfg Config[S], fs durable.FS, openLocks fu
 // again with more. The state that f returns is on the disk when Prepare returns.
 // A function without such side effects does not call begin, which saves a write.
 //
-// A claim that is prepared for the same allocation costs no call of f and no write.
+// A claim that is prepared for the same allocation costs no call of f and no write, but a
+// call of Config.Restore if that is set.
 // What an attempt that was cut off, another allocation of the claim, or an earlier
 // boot has left is undone by Config.Unprepare before f is called. If the claim is
 // prepared for another allocation, the API server must say that it lost that one.
@@ -95,8 +98,8 @@ func open[S any](ctx context.Context, cfg Config[S], fs durable.FS, openLocks fu
 // Calls for one claim wait for each other, also across processes, and so do calls
 // for one device. Prepare returns a *DeviceHeldError if another claim holds one of
 // the devices; Run then looks at once whether that claim still has it. It returns
-// ErrNotAllocated, ErrNotInUse, ErrNotUndone, an *UnreadableError, the error of f,
-// or an error about the disk. A kubelet calls again after each of them.
+// ErrNotAllocated, ErrNotInUse, ErrNotUndone, an *UnreadableError, the error of f or of
+// Config.Restore, or an error about the disk. A kubelet calls again after each of them.
 //
 // The states that f passes on are encoded by encoding/json, once.
 func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim, f func(ctx context.Context, begin func(S) error) (S, error)) (state S, err error) {
@@ -111,13 +114,14 @@ func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim,
 	}
 	names := []string{claimLock(c.UID)}
 	for _, d := range c.Devices {
-		names = append(names, deviceLock(d))
+		// The first one is for all shares of the device, and is what Sweep takes.
+		names = append(names, deviceLock(Device{Pool: d.Pool, Name: d.Name}), deviceLock(d))
 	}
 	unlock, err := s.locks.lock(ctx, names...)
 	if err != nil {
 		return state, err
 	}
-	defer unlock()
+	defer func() { unlock() }()
 
 	exclusive, err := s.exclusive(c.Devices)
 	if err != nil {
@@ -138,7 +142,9 @@ func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim,
 		case phase == Unreadable:
 			return state, &UnreadableError{Claim: held.Claim, Err: err}
 		case phase == Prepared && s.holds(claim, held):
-			return state, nil
+			release := unlock
+			unlock = func() {} // the call of Config.Restore has the locks
+			return s.restore(ctx, &callback.Room[S]{Name: "Config.Restore", Limit: restoreLimit}, held, state, release)
 		case phase == Prepared: // the call may be older than the record
 			if err := s.checkInUse(ctx, c); err != nil {
 				var none S
@@ -254,23 +260,6 @@ func (s *Store[S]) undo(ctx context.Context, c heldClaim, state S, phase Phase) 
 	return err
 }
 
-// All returns the claims that are prepared on this boot, with their states, oldest
-// first. It leaves out a claim whose record can't be read. The error is about the
-// disk.
-func (s *Store[S]) All(ctx context.Context) (iter.Seq2[Claim, S], error) {
-	entries, err := s.entries(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("claimstore: %w", err)
-	}
-	return func(yield func(Claim, S) bool) {
-		for _, e := range entries {
-			if claim, state, phase, _ := s.decode(e); phase == Prepared && !yield(claim.Claim, state) {
-				return
-			}
-		}
-	}, nil
-}
-
 // entries returns the records of the claims that have not ended.
 func (s *Store[S]) entries(ctx context.Context) (entries []journal.Entry, err error) {
 	err = s.disk.transact(ctx, func(l *journal.Log) error {
@@ -287,18 +276,33 @@ func (s *Store[S]) record(ctx context.Context, c heldClaim, phase journal.Phase,
 	}
 	entry := journal.Entry{ID: rand.Text(), UID: string(c.UID), Namespace: c.Namespace, Name: c.Name, Phase: phase, Boot: s.cfg.BootID, Allocation: c.allocation, State: encoded}
 	for _, d := range c.Devices {
-		entry.Devices = append(entry.Devices, journal.Device{Pool: d.Pool, Name: d.Name, ShareID: string(d.ShareID)})
+		entry.Devices = append(entry.Devices, recorded(d))
+	}
+	for _, d := range c.AdminDevices {
+		entry.Admin = append(entry.Admin, recorded(d))
 	}
 	return s.disk.transact(ctx, func(*journal.Log) error { return s.disk.add(entry) })
+}
+
+// recorded returns a device as a record has it.
+func recorded(d Device) journal.Device {
+	return journal.Device{Pool: d.Pool, Name: d.Name, ShareID: string(d.ShareID)}
+}
+
+// devicesOf returns the devices of a record.
+func devicesOf(records []journal.Device) (devices []Device) {
+	for _, d := range records {
+		devices = append(devices, Device{Pool: d.Pool, Name: d.Name, ShareID: types.UID(d.ShareID)})
+	}
+	return devices
 }
 
 // decode returns what the record of a claim means on this boot. The error says why
 // the phase is Unreadable.
 func (s *Store[S]) decode(e journal.Entry) (c heldClaim, state S, phase Phase, err error) {
 	c.NamespacedName, c.UID, c.allocation = types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, types.UID(e.UID), e.Allocation
-	for _, d := range e.Devices {
-		c.Devices = append(c.Devices, Device{Pool: d.Pool, Name: d.Name, ShareID: types.UID(d.ShareID)})
-	}
+	c.trusted = e.Trusted
+	c.Devices, c.AdminDevices = devicesOf(e.Devices), devicesOf(e.Admin)
 	if e.Unreadable {
 		return c, state, Unreadable, errors.New("it is damaged, or of a newer version of claimstore")
 	}
@@ -330,7 +334,7 @@ func (s *Store[S]) look(ctx context.Context, uid types.UID, devices ...Device) (
 	err = s.disk.transact(ctx, func(l *journal.Log) error {
 		entry, exists = l.Get(string(uid))
 		for _, d := range devices {
-			if holder, held := l.Holder(string(uid), journal.Device{Pool: d.Pool, Name: d.Name, ShareID: string(d.ShareID)}); held {
+			if holder, held := l.Holder(string(uid), recorded(d)); held {
 				other, _, _, _ := s.decode(holder)
 				busy = &DeviceHeldError{Device: d, Holder: other.Claim}
 				break
@@ -391,6 +395,9 @@ func (s *Store[S]) allocated(claim *resourcev1.ResourceClaim) bool {
 type heldClaim struct {
 	Claim
 	allocation string // its digest, or empty for a record of an older version
+	// trusted is set if the name and the devices are those that were recorded. A damaged
+	// record may have others.
+	trusted bool
 }
 
 // claimOf returns a claim with the devices that it holds, sorted.
@@ -401,12 +408,17 @@ func (s *Store[S]) claimOf(claim *resourcev1.ResourceClaim) (c heldClaim) {
 	}
 	c.allocation = s.digest(&claim.Status.Allocation.Devices)
 	for _, r := range claim.Status.Allocation.Devices.Results {
-		if r.Driver != s.cfg.Driver || ptr.Deref(r.AdminAccess, false) {
+		if r.Driver != s.cfg.Driver {
 			continue
 		}
-		c.Devices = append(c.Devices, Device{Pool: r.Pool, Name: r.Device, ShareID: ptr.Deref(r.ShareID, "")})
+		of := &c.Devices
+		if ptr.Deref(r.AdminAccess, false) {
+			of = &c.AdminDevices
+		}
+		*of = append(*of, Device{Pool: r.Pool, Name: r.Device, ShareID: ptr.Deref(r.ShareID, "")})
 	}
 	slices.SortFunc(c.Devices, compareDevices)
+	slices.SortFunc(c.AdminDevices, compareDevices)
 	return c
 }
 

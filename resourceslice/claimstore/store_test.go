@@ -41,14 +41,12 @@ func TestALife(t *testing.T) {
 	if n := r.disk.Changes() - changes; n != 0 {
 		t.Errorf("calls for a claim that is prepared changed the disk %d times", n)
 	}
-	all, err := r.All(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	all, err := r.List(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
 	}
-	for claim, state := range all {
-		if claim.String() != "ns/a (UID a-uid)" || len(claim.Devices) != 2 || state != (partition{ID: "mig-1", Extra: "done"}) {
-			t.Errorf("%+v %+v", claim, state)
-		}
+	if one := all[0]; one.Claim.String() != "ns/a (UID a-uid)" || len(one.Claim.Devices) != 2 || one.State != (partition{ID: "mig-1", Extra: "done"}) {
+		t.Errorf("%+v", one)
 	}
 
 	if err := r.unprepare(a); err != nil {
@@ -130,12 +128,8 @@ func TestWhatIsUndoneInPartIsPreparedAgain(t *testing.T) {
 	}
 	r.hw.failing = nil
 	r.open("boot-1")
-	all, err := r.All(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for claim := range all {
-		t.Errorf("%s counts as prepared", claim)
+	if got, want := r.list(), "a Preparing undoing mig-1"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 	r.mustPrepare(a, "mig-2")
 	r.expect("prepare a mig-1, unprepare a Prepared mig-1, unprepare a Preparing mig-1, prepare a mig-2", "[a-uid] [a-uid]")
@@ -458,12 +452,8 @@ func TestAnotherBoot(t *testing.T) {
 	r.hw.did()
 	r.hw = r.hw.reboot()
 	r.open("boot-2")
-	all, err := r.All(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for claim := range all {
-		t.Errorf("%s counts as prepared", claim)
+	if got, want := r.list(), "a Rebooted mig-1, b Rebooted mig-2"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 	// The kubelet prepares a again; Run takes care of b.
 	r.mustPrepare(a, "mig-3")
@@ -580,7 +570,7 @@ func TestARecordWithoutANameWaitsForUnprepare(t *testing.T) {
 func TestTheDamagedLinesTakeLittleSpace(t *testing.T) {
 	r := newRig(t)
 	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")
-	for _, tc := range []struct{ before, after int }{{100, 109}, {maxDamaged, 9}} {
+	for _, tc := range []struct{ before, after int }{{100, 109}, {maxDamaged, len(dropped) + 9}} {
 		data, _ := r.disk.Data(journalFile)
 		r.disk.Put(journalFile, append(data, "spoilt \n+\n"...))
 		r.disk.Put(damagedFile, bytes.Repeat([]byte{'x'}, tc.before))
@@ -711,8 +701,7 @@ func TestInvalidConfig(t *testing.T) {
 	}
 }
 
-// TestAllClaims yields the prepared claims, oldest first, until the caller has enough.
-func TestAllClaims(t *testing.T) {
+func TestList(t *testing.T) {
 	r := newRig(t)
 	for _, name := range []string{"b", "a", "c"} {
 		r.mustPrepare(testClaim(name, "gpu-"+name), "of-"+name)
@@ -720,24 +709,16 @@ func TestAllClaims(t *testing.T) {
 	if err := r.unprepare(testClaim("a", "gpu-a")); err != nil {
 		t.Fatal(err)
 	}
-	for enough, want := range map[int]string{1: "b of-b", 9: "b of-b, c of-c"} {
-		all, err := r.All(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for claim, state := range all {
-			if got = append(got, claim.Name+" "+state.ID); len(got) == enough {
-				break
-			}
-		}
-		if strings.Join(got, ", ") != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+	if err := r.record(t.Context(), r.claimOf(testClaim("d", "gpu-d")), journal.Preparing, partition{ID: "of-d"}); err != nil {
+		t.Fatal(err)
+	}
+	r.spoil(`"id":"of-c"`, `"id":"ox-c"`)
+	if got, want := r.list(), "b Prepared of-b, c Unreadable gpu-c, d Preparing of-d"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 	r.disk.Put(journalFile, []byte("claimstore 9 "+driver+"\n"))
-	if _, err := r.All(t.Context()); !errors.Is(err, journal.ErrVersion) {
-		t.Errorf("All: %v, want that the file is newer", err)
+	if _, err := r.List(t.Context()); !errors.Is(err, journal.ErrVersion) {
+		t.Errorf("List: %v, want that the file is newer", err)
 	}
 	if err := r.pass(t.Context(), time.Now, r.seen); !errors.Is(err, journal.ErrVersion) {
 		t.Errorf("a pass: %v, want that the file is newer", err)
@@ -804,16 +785,8 @@ func TestAReadOnlyDiskChangesNothing(t *testing.T) {
 	if err := r.unprepare(ended); err != nil {
 		t.Errorf("Unprepare of a claim that has ended: %v", err)
 	}
-	all, err := r.All(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for range all {
-		n++
-	}
-	if n != 1 {
-		t.Errorf("%d claims are prepared, want 1", n)
+	if got, want := r.list(), "a Prepared mig-1"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 	r.expect("", "[a-uid] [a-uid]")
 }

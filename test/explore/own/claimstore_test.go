@@ -43,11 +43,36 @@ func (c *cards) take(claim, device string) {
 	c.of[claim] = device
 }
 
+// tidy is an administrator who removes what the driver has made, under the same boot ID.
+func (c *cards) tidy() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.of)
+	return nil
+}
+
+// sweep destroys a device.
+func (c *cards) sweep(device string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for claim, its := range c.of {
+		if its == device {
+			c.broken = fmt.Errorf("device %s was swept, and claim %s has it", device, claim)
+		}
+	}
+}
+
 // free undoes take.
 func (c *cards) free(claim string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.of, claim)
+}
+
+func (c *cards) has(claim string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.of[claim] != ""
 }
 
 // are reports whether claims have these devices, written as claim=device.
@@ -86,6 +111,12 @@ func dra(ctx context.Context, p *explore.Process, c *cards) error {
 		Unprepare: func(_ context.Context, claim claimstore.Claim, _ partition, _ claimstore.Phase) error {
 			return p.Call("unprepare "+claim.Name, func() { c.free(claim.Name) })
 		},
+		Restore: func(_ context.Context, claim claimstore.Claim, state partition) (partition, error) {
+			if c.has(claim.Name) {
+				return state, nil
+			}
+			return state, p.Call("restore "+claim.Name, func() { c.take(claim.Name, state.Device) })
+		},
 	})
 	if err != nil {
 		return err
@@ -117,6 +148,13 @@ func dra(ctx context.Context, p *explore.Process, c *cards) error {
 					}
 				}
 			}
+			for _, device := range []string{"gpu-0", "gpu-1"} {
+				// An error says that a claim has it.
+				_ = store.Sweep(ctx, claimstore.Device{Pool: "n1", Name: device}, func(context.Context) error {
+					c.sweep(device)
+					return nil
+				})
+			}
 			select {
 			case <-ctx.Done():
 			case <-time.After(5 * time.Second):
@@ -127,7 +165,8 @@ func dra(ctx context.Context, p *explore.Process, c *cards) error {
 }
 
 // TestClaimStore explores a driver whose claims come and go. A device goes from one claim
-// to the next, and in the end nothing stays prepared.
+// to the next, what an administrator removes comes back, no device that a claim has is
+// swept, and in the end nothing stays prepared.
 func TestClaimStore(t *testing.T) {
 	cfg := config(testing.Short())
 	// The driver of another node has other devices.
@@ -151,6 +190,7 @@ func TestClaimStore(t *testing.T) {
 					remove("a")
 					return put(w, claim("c", "gpu-0"))()
 				}, Until: c.are("b=gpu-1", "c=gpu-0")},
+				{Name: "an administrator tidies up", Do: c.tidy, Until: c.are("b=gpu-1", "c=gpu-0")},
 				{Name: "all claims are gone", Do: func() error {
 					remove("b")
 					remove("c")

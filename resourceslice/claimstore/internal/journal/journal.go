@@ -58,6 +58,9 @@ var (
 	ErrVersion = errors.New("written by a newer version of claimstore")
 	// ErrDriver is returned by Parse for the file of another driver.
 	ErrDriver = errors.New("belongs to another driver")
+	// ErrIncomplete is returned by User if a record that it can't rely on may name the
+	// device.
+	ErrIncomplete = errors.New("the records do not show that the device is unused")
 )
 
 // A Phase is what was done for a claim when its record was written.
@@ -97,6 +100,12 @@ type Entry struct {
 	Allocation string `json:"allocation,omitempty"`
 	// Devices are those that the claim holds until it ends.
 	Devices []Device `json:"devices,omitempty"`
+	// Admin are devices that the claim uses with admin access. It does not hold them.
+	Admin []Device `json:"admin,omitempty"`
+	// Identity is a digest of the fields that say which claim uses which devices on which
+	// boot. If the rest of the line is damaged, these can still be trusted. Encode sets it.
+	// Records of older versions have none, and no Admin.
+	Identity string `json:"identity,omitempty"`
 	// State is the driver's, as it was encoded.
 	State json.RawMessage `json:"state,omitempty"`
 
@@ -107,6 +116,22 @@ type Entry struct {
 	// Unreadable is set if the line is damaged or of a newer version. The other
 	// fields then are what could be read of it.
 	Unreadable bool `json:"-"`
+	// Trusted is set if the line is intact, or Identity is right. Otherwise the claim, its
+	// name or its devices may be others than those that were written.
+	Trusted bool `json:"-"`
+}
+
+// identity returns the Identity of e.
+func (e *Entry) identity() string {
+	// Texts can always be encoded.
+	fields, _ := json.Marshal([]any{e.UID, e.Namespace, e.Name, e.Boot, e.Devices, e.Admin})
+	return checksum(fields)[:16]
+}
+
+// uses reports whether the claim uses a device, or a share of it.
+func (e *Entry) uses(pool, name string) bool {
+	is := func(d Device) bool { return d.Pool == pool && d.Name == name }
+	return slices.ContainsFunc(e.Devices, is) || slices.ContainsFunc(e.Admin, is)
 }
 
 // A Log is the content of the file. It is not safe for concurrent use.
@@ -162,9 +187,10 @@ func Parse(driver string, data []byte) (*Log, error) {
 			}
 		}
 		entry, intact := parseLine(text)
-		if !intact && bytes.IndexByte(data[to:], '\n') < 0 {
+		if !intact && entry.UID == "" && bytes.IndexByte(data[to:], '\n') < 0 {
 			// The last line: a write that was cut off, and never acknowledged, looks
 			// like this. What it adds is lost, and what comes next is written over it.
+			// A line that can still be parsed was written as a whole.
 			l.lose(text)
 			break
 		}
@@ -230,6 +256,7 @@ func parseLine(text []byte) (e Entry, intact bool) {
 		return Entry{}, false
 	}
 	e.Unreadable = !intact || e.V != Version
+	e.Trusted = intact || e.Identity == e.identity()
 	e.setMark(text[0])
 	return e, intact
 }
@@ -244,15 +271,21 @@ func checksum(object []byte) string {
 // Encode returns the line of an entry, with its newline.
 func Encode(e Entry) ([]byte, error) {
 	e.V = Version
+	e.Identity = e.identity()
 	object, err := json.Marshal(e)
 	if err != nil {
 		return nil, err
 	}
-	mark := live
+	text := Seal(object)
 	if e.Ended {
-		mark = Ended
+		text[0] = Ended
 	}
-	return fmt.Appendf(nil, "%c %s %s\n", mark, checksum(object), object), nil
+	return text, nil
+}
+
+// Seal returns the line of an entry that is encoded already.
+func Seal(object []byte) []byte {
+	return fmt.Appendf(nil, "%c %s %s\n", live, checksum(object), object)
 }
 
 // Bytes returns the content of the file. The caller must not change it.
@@ -289,6 +322,41 @@ func (l *Log) Holder(uid string, device Device) (Entry, bool) {
 		}
 	}
 	return Entry{}, false
+}
+
+// User returns a claim that uses the device, or a share of it, and false if no claim does.
+// A claim that holds the device uses it, and so does one that has admin access. aside are
+// damaged lines that earlier rewrites have left out. The error says why neither is certain;
+// it wraps ErrIncomplete.
+func (l *Log) User(pool, name string, aside [][]byte) (user Entry, used bool, err error) {
+	var unknown error
+	consider := func(e Entry) {
+		switch {
+		case e.uses(pool, name):
+			user, used = e, true
+		case !e.Trusted, e.V != Version:
+			unknown = fmt.Errorf("%w: the record of claim %.60q is damaged, or of a newer version", ErrIncomplete, e.UID)
+		case e.Identity == "":
+			unknown = fmt.Errorf("%w: an older version has written the record of claim %.60q, without devices with admin access", ErrIncomplete, e.UID)
+		}
+	}
+	for e := range l.All() {
+		consider(e)
+	}
+	for _, text := range slices.Concat(l.lost, aside) {
+		e, _ := parseLine(text)
+		switch {
+		case e.UID == "":
+			unknown = fmt.Errorf("%w: a damaged record names no claim: %.200q", ErrIncomplete, text)
+		case e.Trusted && (e.Ended || l.latest[e.UID] != nil): // what was recorded later counts
+		default:
+			consider(e)
+		}
+	}
+	if used {
+		return user, true, nil
+	}
+	return Entry{}, false, unknown
 }
 
 // Append returns what to write at which offset of the file to add an entry. It
@@ -345,13 +413,8 @@ func (l *Log) Wasteful() bool {
 // that are superseded or lost. Of the claims that have ended it keeps the newest.
 func (l *Log) Rewritten() []byte {
 	data := New(l.driver).raw
-	unreadable := false
 	for _, n := range l.current() {
 		data = append(data, l.raw[n.from:n.to]...)
-		unreadable = n.entry.Unreadable
-	}
-	if unreadable {
-		data = append(data, '\n') // a damaged line that is the last one counts as cut off
 	}
 	return data
 }
