@@ -39,8 +39,9 @@ type TermStarted struct {
 	Token uint64
 	// Transitions is leaseTransitions of the Lease.
 	Transitions int32
-	// Vacant is the time since the last renewal that was observed: the time of the
-	// failover. It is 0 if that is not known.
+	// Vacant is the duration of the fail-over: the time since a leader was last observed to
+	// claim, renew or give away the lease. It is 0 if this candidate has observed none of
+	// these, because it started later, or because there was no leader.
 	Vacant time.Duration
 }
 
@@ -93,7 +94,7 @@ type OfferEnded struct {
 	// Accepted reports whether the candidate accepted, so that the lease will be
 	// handed over. A candidate that does not accept gets no other offer for a while.
 	Accepted bool
-	// Elapsed is the time since the offer.
+	// Elapsed is the time since the offer was made, before the request that stored it.
 	Elapsed time.Duration
 }
 

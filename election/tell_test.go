@@ -5,6 +5,8 @@ package election
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
@@ -183,3 +186,71 @@ func TestEachOutageOfTheWatchIsLogged(t *testing.T) {
 		})
 	}
 }
+
+// A leader crashes, and the watch shows the claim of the next one before its answer. What
+// the hook and the log say is the time since the last renewal.
+func TestVacantIsTheTimeOfTheFailOver(t *testing.T) {
+	inRig(t, func(r *rig) {
+		var renewed time.Time
+		a := r.start("a", func(cfg *Config) { cfg.Hooks.Renewed = func(Renewed) { renewed = time.Now() } })
+		r.sleep(time.Second)
+		var vacant, late time.Duration
+		log := r.logged("b", 0, func(cfg *Config) {
+			cfg.Client = r.lateAnswers("b")
+			cfg.Hooks.LeaderChanged = func(e LeaderChanged) { late = time.Since(renewed) }
+			cfg.Hooks.TermStarted = func(e TermStarted) {
+				vacant = e.Vacant
+				if shown := time.Since(renewed); shown <= late {
+					t.Errorf("the term has begun after %v, but the watch has shown the claim after %v", shown, late)
+				}
+			}
+		})
+		r.sleep(30 * time.Second)
+		a.crash()
+		r.sleep(30 * time.Second)
+		if least := DefaultLeaseDuration; vacant < least || vacant > least+2*time.Second {
+			t.Errorf("Vacant is %v", vacant)
+		}
+		if want := fmt.Sprintf("vacant=%q", vacant.String()); !strings.Contains(log(), want) {
+			t.Errorf("the log does not say %s:\n%s", want, log())
+		}
+	})
+}
+
+// A candidate accepts an offer before the leader has got the answer to it.
+func TestElapsedIsTheTimeOfTheOffer(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.Strategy = NewestVersion() }
+		var ended []OfferEnded
+		r.start("a", func(cfg *Config) {
+			cfg.Client = r.lateAnswers("a")
+			cfg.Hooks.OfferEnded = func(e OfferEnded) { ended = append(ended, e) }
+		})
+		r.sleep(time.Second)
+		r.start("b", func(cfg *Config) { cfg.Self.BinaryVersion = "1.38.0" })
+		r.sleep(time.Minute)
+		if len(ended) != 1 || !ended[0].Accepted || ended[0].Elapsed < time.Second || ended[0].Elapsed > 2*time.Second {
+			t.Errorf("%+v", ended)
+		}
+	})
+}
+
+// lateAnswers returns a client of a user that gets the answer to each write a second after
+// the watch has delivered its effect.
+func (r *rig) lateAnswers(user string) coordinationv1client.LeasesGetter {
+	cfg := r.server.Config(apitest.User{Name: user})
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(q *http.Request) (*http.Response, error) {
+			answer, err := next.RoundTrip(q)
+			if q.Method == http.MethodPut {
+				time.Sleep(time.Second)
+			}
+			return answer, err
+		})
+	})
+	return coordinationv1client.NewForConfigOrDie(cfg)
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }

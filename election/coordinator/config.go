@@ -206,8 +206,9 @@ type Elected struct {
 	Previous string
 	// Strategy is the name of the strategy that prefers the candidate.
 	Strategy string
-	// Unrenewed is the time since the last renewal that was observed; 0 if the Lease
-	// did not exist or had no holder.
+	// Unrenewed is the time since the Lease was last observed to be renewed, claimed or
+	// assigned. It is 0 if the Controller has not observed that, because it started later,
+	// and if the Lease did not exist or had no holder.
 	Unrenewed time.Duration
 }
 

@@ -62,7 +62,10 @@ type Machine struct {
 	sighting
 	follower
 	lastRead time.Duration // when the last GET was answered
-	settled  bool          // a Lease was seen, or its creation would be
+	// led is when a leader was last seen to be alive: it claimed, renewed or gave away the
+	// lease. It is negative if none was seen.
+	led     time.Duration
+	settled bool // a Lease was seen, or its creation would be
 	// blind means that the next event of the watch may stand for several states, because
 	// the watch began without a version, at blindSince.
 	blind      bool
@@ -170,7 +173,7 @@ type registry interface {
 // New returns the state of a candidate that begins at now.
 func New(rules Rules, self spec.Peer, now Instant) *Machine {
 	m := &Machine{
-		Rules: rules, self: self, created: now.Wall.UTC().Truncate(time.Millisecond), draw: rules.Random(), stopBy: Never,
+		Rules: rules, self: self, created: now.Wall.UTC().Truncate(time.Millisecond), draw: rules.Random(), stopBy: Never, led: -1,
 		sighting: sighting{me: rules.ID, exclusive: rules.Exclusive, def: rules.LeaseDuration},
 		follower: follower{poll: rules.RenewInterval, sure: uncertain},
 	}
@@ -308,10 +311,15 @@ func (m *Machine) refuse(err error) {
 }
 
 // becomeLeading begins a term with a claim that was stored in time.
-func (m *Machine) becomeLeading(now time.Duration, t *term, vacant time.Duration) {
+func (m *Machine) becomeLeading(now time.Duration, t *term) {
 	if !m.enter(Leading, Standby) {
 		return
 	}
+	vacant := time.Duration(0)
+	if m.led >= 0 {
+		vacant = now - m.led
+	}
+	m.led = now
 	m.term, m.release = t, nil
 	m.registry.claimStored(now)
 	m.tell(TermStarted{Token: t.token, Transitions: t.pulse.Transitions, Vacant: vacant, Sent: t.sent, Deadline: t.deadline})
@@ -480,6 +488,9 @@ func (m *Machine) observe(now Instant, l *coordinationv1.Lease, deleted bool, fr
 // accept is observe for a Lease that is certainly the stored one.
 func (m *Machine) accept(now Instant, l *coordinationv1.Lease, from source) {
 	before, known := spec.HolderOf(m.lease), m.known
+	if known && m.showsLeader(l) {
+		m.led = now.Mono
+	}
 	m.settled = m.settled || l != nil
 	m.assignable = m.registry.assigns() && m.phase == Standby
 	if m.see(now.Mono, l, from) {
@@ -499,6 +510,23 @@ func (m *Machine) accept(now Instant, l *coordinationv1.Lease, from source) {
 		}
 	}
 	m.registry.observed(now.Mono)
+}
+
+// showsLeader reports whether l, which follows the observed Lease, shows that a leader was
+// alive. A claim of this candidate does not: it may be observed before its answer, or
+// without one, and its term begins with the answer. Neither does an assignment.
+func (m *Machine) showsLeader(l *coordinationv1.Lease) bool {
+	switch {
+	case l == nil || spec.PulseOf(l).Renewed == spec.PulseOf(m.lease).Renewed:
+		return false // it was deleted or edited
+	case handedOver(m.lease, l):
+		return true
+	case spec.HolderOf(l) == m.ID:
+		return m.term != nil
+	case m.Coordinated && begun(l) && !isMarked(l):
+		return false
+	}
+	return spec.HolderOf(l) != ""
 }
 
 // answered updates m after a request.
@@ -641,10 +669,6 @@ func (m *Machine) stored(now Instant, e Answered[*coordinationv1.Lease]) {
 
 // claimed begins a term, if the answer came in time.
 func (m *Machine) claimed(now, sent Instant, l *coordinationv1.Lease) {
-	vacant := time.Duration(0)
-	if m.lease != nil {
-		vacant = now.Mono - m.pulseAt
-	}
 	m.observe(now, l, false, inOrder)
 	deadline := sent.Mono + m.RenewDeadline
 	if !m.mine() && versionOf(m.lease) == versionOf(l) {
@@ -660,7 +684,7 @@ func (m *Machine) claimed(now, sent Instant, l *coordinationv1.Lease) {
 	m.becomeLeading(now.Mono, &term{
 		pulse: spec.PulseOf(m.lease), began: now.Mono, sent: sent, deadline: deadline,
 		renewAt: m.renewalAfter(sent.Mono), token: tokenOf(m.lease),
-	}, vacant)
+	})
 }
 
 // renewed moves the deadline of the term.

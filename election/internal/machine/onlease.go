@@ -124,7 +124,7 @@ func (r *onLease) weigh(now time.Duration) {
 	}
 	best := slices.MinFunc(peers, func(p, q spec.Peer) int { return spec.Compare(r.Strategy, p, q, "") })
 	if r.self.LastResort || spec.Preempts(r.Strategy, best, r.asPeer()) {
-		r.offer = &pendingOffer{to: best.Identity, id: fmt.Sprintf("%d.%d", r.term.pulse.Transitions, now)}
+		r.offer = &pendingOffer{to: best.Identity, id: fmt.Sprintf("%d.%d", r.term.pulse.Transitions, now), since: now}
 	}
 }
 
@@ -227,7 +227,7 @@ func (r *onLease) renewalStored(now time.Duration) {
 	if o == nil || o.stored || r.lease.Annotations[offerAnnotation] != o.encode() {
 		return
 	}
-	o.stored, o.since, o.until = true, now, now+r.AckTimeout
+	o.stored, o.until = true, now+r.AckTimeout
 	r.tell(Offered{To: o.to})
 }
 

@@ -81,10 +81,10 @@ func records(annotations map[string]string) map[string]record {
 // pendingOffer is an offer of the lease to a better candidate.
 type pendingOffer struct {
 	to     string
-	id     string // unique among the offers of this Lease; without spaces
-	stored bool   // it is on the Lease
-	since  time.Duration
-	until  time.Duration
+	id     string        // unique among the offers of this Lease; without spaces
+	stored bool          // it is on the Lease
+	since  time.Duration // when it was made; the acknowledgment may be observed before the answer to the write
+	until  time.Duration // when it is withdrawn
 }
 
 // encode returns the value of offerAnnotation.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -34,6 +35,7 @@ func TestCoordinator(t *testing.T) {
 	explore.Run(t, cfg, func(w *explore.World) explore.Scenario {
 		var mu sync.Mutex
 		leaders := map[string]bool{}
+		told := story{mu: &mu, lag: anyLag}
 		late := make(chan struct{})
 		leading := func() []string {
 			mu.Lock()
@@ -54,7 +56,10 @@ func TestCoordinator(t *testing.T) {
 				stop := func() {
 					mu.Lock()
 					defer mu.Unlock()
-					delete(leaders, me)
+					if leaders[me] {
+						delete(leaders, me)
+						told.ended = time.Now()
+					}
 				}
 				p.OnCrash(stop)
 				client := kubernetes.NewForConfigOrDie(p.Config)
@@ -63,6 +68,7 @@ func TestCoordinator(t *testing.T) {
 					Lease:             types.NamespacedName{Namespace: "default", Name: "work"},
 					Self:              election.Peer{Identity: me, BinaryVersion: version, EmulationVersion: version},
 					ExclusiveIdentity: true, // each process has its own; names without a random part are places
+					Hooks:             told.hooks(p),
 					Lead: func(ctx context.Context, _ election.Term) error {
 						if err := p.Call("lead", func() {
 							if ctx.Err() != nil {
@@ -117,7 +123,7 @@ func TestCoordinator(t *testing.T) {
 					return fmt.Errorf("%v", l)
 				}
 				return nil
-			}}},
+			}}, told.true()},
 			Finally: func() error {
 				if l := leading(); len(l) != 1 || l[0][0] != 'b' {
 					return errors.New(fmt.Sprint(l, " leads"))

@@ -7,13 +7,16 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/transport"
 
 	"github.com/kubewright/kubewright/apitest/explore"
 	"github.com/kubewright/kubewright/election"
@@ -25,12 +28,46 @@ func TestElection(t *testing.T) {
 	cfg := config(testing.Short())
 	// A backup can free a Lease that a leader holds. Package election says so.
 	cfg.Faults = slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool { return f.Name == "restore" })
+	exploreElection(t, cfg, anyLag)
+}
+
+// TestElectionTellsTheTimes explores crashes and pauses while each answer to a write comes
+// after the event that shows its effect. No event is late, so what candidates say about
+// times must be exact.
+func TestElectionTellsTheTimes(t *testing.T) {
+	cfg := config(testing.Short())
+	cfg.Faults = slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool {
+		return !strings.HasPrefix(f.Name, "crash") && f.Name != "takeover"
+	})
+	exploreElection(t, cfg, 500*time.Millisecond, lateAnswers)
+}
+
+// lateAnswers delays the answers to writes until the watches have delivered the effects.
+func lateAnswers(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(q *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(q)
+		if q.Method == http.MethodPut {
+			time.Sleep(100 * time.Millisecond)
+		}
+		return answer, err
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
+
+// anyLag is the longest time by which a fault makes an observation late.
+const anyLag = 16 * time.Second
+
+func exploreElection(t *testing.T, cfg explore.Config, lag time.Duration, wrap ...transport.WrapperFunc) {
 	cfg.Ignore = []string{"Lease.spec.holderIdentity", "Lease.metadata.annotations", "Lease.metadata.labels"}
 	explore.Run(t, cfg, func(w *explore.World) explore.Scenario {
 		var mu sync.Mutex
 		leaders := map[string]uint64{}
 		priority := map[string]int32{"a": 1, "b": 0}
 		highest := uint64(0)
+		told := story{mu: &mu, lag: lag}
 		leading := func() []string {
 			mu.Lock()
 			defer mu.Unlock()
@@ -42,7 +79,10 @@ func TestElection(t *testing.T) {
 				stopLeading := func() {
 					mu.Lock()
 					defer mu.Unlock()
-					delete(leaders, identity)
+					if _, led := leaders[identity]; led {
+						delete(leaders, identity)
+						told.ended = time.Now()
+					}
 				}
 				p.OnCrash(stopLeading)
 				rank := func() int32 {
@@ -50,9 +90,12 @@ func TestElection(t *testing.T) {
 					defer mu.Unlock()
 					return priority[name]
 				}
+				for _, w := range wrap {
+					p.Config.Wrap(w)
+				}
 				c, err := election.New(election.Config{
 					Client: kubernetes.NewForConfigOrDie(p.Config).CoordinationV1(), Lease: types.NamespacedName{Namespace: "default", Name: "work"},
-					Self: election.Peer{Identity: identity, Priority: rank()}, Strategy: election.HighestPriority(election.First()),
+					Self: election.Peer{Identity: identity, Priority: rank()}, Strategy: election.HighestPriority(election.First()), Hooks: told.hooks(p),
 					Lead: func(ctx context.Context, term election.Term) error {
 						fenced := false
 						if err := p.Call("lead", func() {
@@ -105,7 +148,7 @@ func TestElection(t *testing.T) {
 					return fmt.Errorf("%v", l)
 				}
 				return nil
-			}}},
+			}}, told.true()},
 			Finally: func() error {
 				if l := leading(); len(l) != 1 || l[0][0] != 'b' {
 					return fmt.Errorf("%v leads", l)
@@ -114,4 +157,34 @@ func TestElection(t *testing.T) {
 			},
 		}
 	})
+}
+
+// story compares what candidates say with what has happened.
+type story struct {
+	mu    *sync.Mutex
+	lag   time.Duration // by which observations may be late
+	ended time.Time     // when the work of a leader last came to its end
+	wrong error
+}
+
+// hooks returns the hooks of a candidate of a process.
+func (s *story) hooks(p *explore.Process) election.Hooks {
+	return election.Hooks{TermStarted: func(e election.TermStarted) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		// A candidate that started later has seen no leader, and says so. The work goes on
+		// for RenewDeadline after the last renewal.
+		if gap := time.Since(s.ended); !s.ended.IsZero() && e.Vacant != 0 && (e.Vacant < gap-s.lag || e.Vacant > gap+election.DefaultRenewDeadline+s.lag) {
+			s.wrong = fmt.Errorf("%s says that there was no leader for %v, and there was none for %v", p.Host, e.Vacant, gap)
+		}
+	}}
+}
+
+// true is the invariant that what candidates say is true.
+func (s *story) true() explore.Invariant {
+	return explore.Invariant{Name: "candidates say what has happened", Holds: func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.wrong
+	}}
 }

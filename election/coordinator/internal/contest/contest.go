@@ -29,7 +29,8 @@ type Contest struct {
 	// Invariant: a term did not begin after its last renewal.
 	// Invariant: the assignee is a candidate and holds the Lease.
 	lease      *coordinationv1.Lease // nil: there is none; never modified
-	pulseAt    time.Time             // when a renewal was last observed
+	pulseAt    time.Time             // when a renewal was last observed, or the Lease was first
+	renewed    bool                  // the Lease was observed before that renewal
 	duration   spec.Duration         // of the Lease at that time
 	termAt     time.Time             // when the present term was first observed
 	lookedAt   time.Time             // when the Lease was last read
@@ -224,7 +225,7 @@ func (c *Contest) observe(now time.Time, lease *coordinationv1.Lease) bool {
 	}
 	renewed, believed := is != was, c.duration
 	if renewed {
-		c.pulseAt = now
+		c.pulseAt, c.renewed = now, before != nil
 		c.duration.See(before, lease, c.rules.LeaseDuration)
 	}
 	if renewed && !newTerm {

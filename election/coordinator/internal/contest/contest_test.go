@@ -379,6 +379,23 @@ func TestADecisionHasTheSilenceOfTheHolder(t *testing.T) {
 	}
 }
 
+// A Lease that was first observed just now may be silent since long ago.
+func TestTheSilenceOfAHolderBeginsWithARenewalThatWasObserved(t *testing.T) {
+	lease := held("x", 0).lease
+	c := vacant(nominee("a", 1).heardAgo(time.Second)).Contest
+	silence := func(after time.Duration) time.Duration { return c.Next(decideNow.Add(after)).Silence }
+	apply(t, c, decideNow, LeaseSeen{Lease: lease})
+	if got := silence(time.Minute); got != 0 {
+		t.Errorf("a silence of %v, and no renewal was observed", got)
+	}
+	lease = lease.DeepCopy()
+	lease.ResourceVersion, lease.Spec.RenewTime = "8", ptr.To(metav1.NewMicroTime(decideNow))
+	apply(t, c, decideNow.Add(time.Minute), LeaseSeen{Lease: lease})
+	if got := silence(2 * time.Minute); got != time.Minute {
+		t.Errorf("a silence of %v, a minute after a renewal", got)
+	}
+}
+
 // The API server dropped an offer, so none is tried for a while.
 func TestOffersThatAreDropped(t *testing.T) {
 	c := held("b", time.Second, nominee("a", 1).heardAgo(time.Second), nominee("b", 2)).Contest

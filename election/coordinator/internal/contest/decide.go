@@ -43,7 +43,7 @@ func (c *Contest) Next(now time.Time) Decision {
 		return Decision{WakeAt: now.Add(time.Second / requestRate)}
 	}
 	next.Lease = c.lease
-	if c.Holder() != "" {
+	if c.Holder() != "" && c.renewed {
 		next.Silence = now.Sub(c.pulseAt)
 	}
 	return next

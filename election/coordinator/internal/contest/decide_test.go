@@ -68,7 +68,7 @@ func held(holder string, ago time.Duration, candidates ...*candidate) *scene {
 	s := vacant(candidates...)
 	s.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{UID: "lease", ResourceVersion: "7"}}
 	s.lease.Spec.HolderIdentity, s.lease.Spec.LeaseTransitions = &holder, ptr.To[int32](3)
-	s.pulseAt, s.termAt = decideNow.Add(-ago), decideNow.Add(-time.Hour)
+	s.pulseAt, s.termAt, s.renewed = decideNow.Add(-ago), decideNow.Add(-time.Hour), true
 	return s.lasts(ptr.To[int32](15))
 }
 

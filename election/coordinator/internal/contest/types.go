@@ -65,7 +65,8 @@ type Decision struct {
 	Strategy string
 	// Lease is the Lease as it was observed; nil for none.
 	Lease *coordinationv1.Lease
-	// Silence is the time since the holder renewed; 0 without a holder.
+	// Silence is the time since a renewal, a claim or an assignment was observed; 0 for
+	// none and without a holder.
 	Silence time.Duration
 	// WakeAt is the time to decide again without a change: the earliest of all
 	// deadlines. It is zero if and only if there are no candidates.
