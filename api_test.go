@@ -23,14 +23,18 @@ import (
 func TestExportedAPI(t *testing.T) {
 	byPackage := make(map[string][]goFile)
 	for _, f := range goFiles(t) {
-		if top, _, _ := strings.Cut(f.path, "/"); !f.isTest() && (slices.Contains(product, top) || top == "apitest" || top == "vkadapter") && !strings.Contains(f.path, "/internal/") {
+		if top, _, _ := strings.Cut(f.path, "/"); !f.isTest() && (f.dir() == "." || slices.Contains(product, top) || top == "apitest" || top == "vkadapter") && !strings.Contains(f.path, "/internal/") {
 			byPackage[f.dir()] = append(byPackage[f.dir()], f)
 		}
 	}
 	for dir, files := range byPackage {
 		t.Run(dir, func(t *testing.T) {
 			got := exported(t, files)
-			golden := filepath.Join("testdata", "api", strings.ReplaceAll(dir, "/", "_")+".txt")
+			name := strings.ReplaceAll(dir, "/", "_")
+			if dir == "." {
+				name = "kubewright"
+			}
+			golden := filepath.Join("testdata", "api", name+".txt")
 			if *update {
 				if err := os.MkdirAll(filepath.Dir(golden), 0o755); err != nil {
 					t.Fatal(err)

@@ -36,52 +36,30 @@
 //
 // # Composition
 //
-// A program connects the controllers in its main function. If a controller depends on
-// another one, its Config has a field for a function of that other controller. This is
-// a complete node, with the three controllers that every node needs:
+// A program connects the controllers in its main function, through fields of their Configs:
+// a function of another controller, or an interface that another controller implements.
+// [Run] runs them, and stops them in order. This is a complete node, with the three
+// controllers that every node needs:
 //
 //	func serve(ctx context.Context, client kubernetes.Interface, name string, provider podsync.Provider) error {
-//		var leases *lease.Controller
-//		holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) } // so that only one process acts
-//		pods, err1 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider, Gate: holds})
-//		node, err2 := nodestatus.New(nodestatus.Config{
-//			Client: client.CoreV1(), NodeName: name, Gate: holds,
-//			Setters: []nodestatus.Setter{
-//				nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil), // without it the node gets no pods
-//				nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
-//				nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: name}), // kubectl logs needs one
-//				nodestatus.StandardLabels(),
-//			},
-//			// The node is ready if the loop of podsync runs, the pods are known, and the provider answers.
-//			HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }, pods.CheckProvider},
+//		leases, err1 := lease.New(lease.Config{Client: client.CoordinationV1(), NodeName: name})
+//		pods, err2 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider, Gate: leases.Holds})
+//		node, err3 := nodestatus.New(nodestatus.Config{
+//			Client: client.CoreV1(), NodeName: name, Lease: leases,
+//			Setters:      nodestatus.Standard(),                        // and your own, as arguments
+//			HealthChecks: []nodestatus.HealthCheck{pods.CheckProvider}, // the pods are known, and the provider answers
 //			OnShutdown:   nodestatus.ShutdownNotReady,
-//			Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
-//		})
-//		leases, err3 := lease.New(lease.Config{
-//			Client: client.CoordinationV1(), NodeName: name,
-//			Owner: node.OwnerReference, // no lease without its Node
-//			Gate:  node.Live,           // a stuck process must not look alive
-//			// In a Deployment, set Process to its name and OnShutdown to lease.ShutdownExpire. Otherwise the next Pod waits.
-//			Hooks: lease.Hooks{
-//				PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gates may be open
-//				Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },     // after an outage
-//				Deleted:      func(d lease.Deleted) { node.Resync(d.NodeName) },       // the Node may be gone, too
-//			},
 //		})
 //		if err := errors.Join(err1, err2, err3); err != nil {
 //			return err
 //		}
-//		ctx, cancel := context.WithCancel(ctx)
-//		alive, stop := context.WithCancel(context.WithoutCancel(ctx)) // the lease is renewed until the rest has ended
-//		var work, heart sync.WaitGroup
-//		heart.Go(func() { err3 = leases.Run(alive); cancel() })
-//		work.Go(func() { err2 = node.Run(ctx); cancel() })
-//		work.Go(func() { err1 = pods.Run(ctx); cancel() })
-//		work.Wait()
-//		stop()
-//		heart.Wait()
-//		return errors.Join(err1, err2, err3)
+//		return kubewright.Run(ctx, leases, node, pods) // stops the last one first
 //	}
+//
+// The Lease field binds node and lease in both directions. The lease is renewed while the Node
+// is registered and alive. The Node is written while this process holds the lease, and read
+// again after an outage. Each of these links is a field of its own, too, for a program with
+// other gates, an informer, or a fleet of nodes: examples/fleet sets them.
 //
 // If two processes on different hosts run this for one node, the second one reports that
 // it waits. It acts when the first one no longer renews the lease. The gates of a process
@@ -89,7 +67,7 @@
 // long. Only the Node may be created before, because the Node must own the lease.
 //
 // The other controllers are connected in the same way. If several replicas should share
-// a node, such a function becomes the Lead of an election.Config. The Owner of a
+// a node, a function that runs it becomes the Lead of an election.Config. The Owner of a
 // resourceslice.Config calls OwnerReference of the nodestatus.Controller. The
 // NodeCondition of a configcheckpoint.Controller is one of the Setters of nodestatus.
 // The examples directory has programs to copy, and examples/composetest shows how to

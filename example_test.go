@@ -11,14 +11,13 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -27,50 +26,21 @@ import (
 )
 
 func serve(ctx context.Context, client kubernetes.Interface, name string, provider podsync.Provider) error {
-	var leases *lease.Controller
-	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) } // so that only one process acts
-	pods, err1 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider, Gate: holds})
-	node, err2 := nodestatus.New(nodestatus.Config{
-		Client: client.CoreV1(), NodeName: name, Gate: holds,
-		Setters: []nodestatus.Setter{
-			nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil), // without it the node gets no pods
-			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
-			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: name}), // kubectl logs needs one
-			nodestatus.StandardLabels(),
-		},
-		// The node is ready if the loop of podsync runs, the pods are known, and the provider answers.
-		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }, pods.CheckProvider},
+	leases, err1 := lease.New(lease.Config{Client: client.CoordinationV1(), NodeName: name})
+	pods, err2 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider, Gate: leases.Holds})
+	node, err3 := nodestatus.New(nodestatus.Config{
+		Client: client.CoreV1(), NodeName: name, Lease: leases,
+		Setters:      nodestatus.Standard(),                        // and your own, as arguments
+		HealthChecks: []nodestatus.HealthCheck{pods.CheckProvider}, // the pods are known, and the provider answers
 		OnShutdown:   nodestatus.ShutdownNotReady,
-		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
-	})
-	leases, err3 := lease.New(lease.Config{
-		Client: client.CoordinationV1(), NodeName: name,
-		Owner: node.OwnerReference, // no lease without its Node
-		Gate:  node.Live,           // a stuck process must not look alive
-		// In a Deployment, set Process to its name and OnShutdown to lease.ShutdownExpire. Otherwise the next Pod waits.
-		Hooks: lease.Hooks{
-			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gates may be open
-			Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },     // after an outage
-			Deleted:      func(d lease.Deleted) { node.Resync(d.NodeName) },       // the Node may be gone, too
-		},
 	})
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	alive, stop := context.WithCancel(context.WithoutCancel(ctx)) // the lease is renewed until the rest has ended
-	var work, heart sync.WaitGroup
-	heart.Go(func() { err3 = leases.Run(alive); cancel() })
-	work.Go(func() { err2 = node.Run(ctx); cancel() })
-	work.Go(func() { err1 = pods.Run(ctx); cancel() })
-	work.Wait()
-	stop()
-	heart.Wait()
-	return errors.Join(err1, err2, err3)
+	return kubewright.Run(ctx, leases, node, pods) // stops the last one first
 }
 
-// A node that runs pods: three independent controllers, and the functions that
-// connect them.
+// A node that runs pods: three controllers, two of which know the lease.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -91,24 +91,14 @@ func (h *host) run() {
 	config := h.server.Config(apitest.NodeUser("n1"))
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return wire{h, next} })
 	client := kubernetes.NewForConfigOrDie(config)
-	holds := func(ctx context.Context, name string) error { return h.leases.Holds(ctx, name) }
-	pods, err1 := podsync.New(podsync.Config{
-		Client: client.CoreV1(), NodeName: "n1", Gate: holds,
+	leases, err1 := lease.New(lease.Config{Client: client.CoordinationV1(), NodeName: "n1", Process: h.name})
+	pods, err2 := podsync.New(podsync.Config{
+		Client: client.CoreV1(), NodeName: "n1", Gate: leases.Holds,
 		Provider: provider{h.backend.Connect(), h},
 	})
-	node, err2 := nodestatus.New(nodestatus.Config{
-		Client: client.CoreV1(), NodeName: "n1", Gate: holds,
-		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }, pods.CheckProvider},
-		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { h.leases.Trigger(r.NodeName) }},
-	})
-	leases, err3 := lease.New(lease.Config{
-		Client: client.CoordinationV1(), NodeName: "n1", Process: h.name,
-		Owner: node.OwnerReference, Gate: node.Live,
-		Hooks: lease.Hooks{
-			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) },
-			Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },
-			Deleted:      func(d lease.Deleted) { node.Resync(d.NodeName) },
-		},
+	node, err3 := nodestatus.New(nodestatus.Config{
+		Client: client.CoreV1(), NodeName: "n1", Lease: leases,
+		HealthChecks: []nodestatus.HealthCheck{pods.CheckProvider},
 	})
 	if err := errors.Join(err1, err2, err3); err != nil {
 		h.Fatal(err)

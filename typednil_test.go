@@ -40,6 +40,10 @@ func TestATypedNilIsNotSet(t *testing.T) {
 			_, err := nodestatus.New(nodestatus.Config{Client: (*corev1client.CoreV1Client)(nil)})
 			return err
 		},
+		"nodestatus: Lease": func() error {
+			_, err := nodestatus.New(nodestatus.Config{Lease: (*lease.Controller)(nil)})
+			return err
+		},
 		"podsync: Client": func() error {
 			_, err := podsync.New(podsync.Config{Client: (*corev1client.CoreV1Client)(nil)})
 			return err

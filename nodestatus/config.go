@@ -95,6 +95,25 @@ type HealthCheck func(ctx context.Context, nodeName string) error
 // a node does not answer, its status can't be written, so after a while Live returns an error.
 type GateFunc func(ctx context.Context, nodeName string) error
 
+// A Lease says which of several processes acts for a node. A *lease.Controller is one.
+type Lease interface {
+	// Holds is a [GateFunc].
+	Holds(ctx context.Context, nodeName string) error
+	// Trigger is called after a Node was registered, because its lease can be written from
+	// then on. It must not block.
+	Trigger(nodeName string)
+	// Follow is called once, by New, with the Controller. OwnerReference is the owner of
+	// the lease, which must be renewed only while Live returns nil. The lease calls Trigger
+	// when Holds may return something else, and Resync when the Node may be Unknown or may
+	// not exist. An error makes New fail.
+	Follow(nodes interface {
+		OwnerReference(ctx context.Context, nodeName string) (metav1.OwnerReference, error)
+		Live(ctx context.Context, nodeName string) error
+		Trigger(nodeName string)
+		Resync(nodeName string)
+	}) error
+}
+
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
@@ -132,6 +151,11 @@ type Config struct {
 	// HealthChecks decide about the Ready condition. Default: none, and Ready is
 	// True while the setters work, unless a setter sets it.
 	HealthChecks []HealthCheck
+	// Lease is the lease of the node. While another process holds it, nothing is written, as
+	// with a closed Gate. It is renewed while the Node is registered and Live returns nil, and
+	// the two notify each other of changes. Run must not have been called for it. If Gate is
+	// set too, both must allow a write. Default: none.
+	Lease Lease
 	// Gate decides whether the Node may be written. While it is closed, setters and
 	// health checks run, and the Node is read to register it or if the event handler
 	// asks for it. But nothing is written, not even when Run ends. There is one
@@ -267,6 +291,9 @@ func (cfg *Config) complete() error {
 	}
 	problems = append(problems, cfg.completeTimes()...)
 	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
+	if cfg.Lease != nil && lifecycle.IsNil(cfg.Lease) {
+		problems = append(problems, field.Required(field.NewPath("Lease"), fmt.Sprintf("a nil %T is no lease", cfg.Lease)))
+	}
 	problems = append(problems, cfg.checkFunctions()...)
 	problems = append(problems, cfg.checkPolicies()...)
 

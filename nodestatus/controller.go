@@ -51,7 +51,7 @@ type Controller struct {
 }
 
 // New returns a Controller for a valid Config. The error names every field that
-// is wrong. New sends nothing and starts nothing.
+// is wrong. New sends nothing and starts nothing. It calls Follow of Config.Lease.
 func New(cfg Config) (*Controller, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func New(cfg Config) (*Controller, error) {
 	c.functions = functions{template: cfg.Template, setters: cfg.Setters, checks: cfg.HealthChecks, fields: fieldsOf(&cfg), wake: c.trigger}
 	c.report = reporter{cfg: &c.cfg, seed: c.rules.Seed, ready: lifecycle.NewReady(cfg.Name)}
 	c.queue = callqueue.New(cfg.Workers, c.act)
-	c.gates = gates{allows: cfg.Gate, report: &c.report, room: callback.Room[struct{}]{Name: "Gate", Limit: gateLimit, Patience: gatePatience, Fresh: true, Late: c.queue.Add}}
+	c.gates = gates{allows: gatesOf(&cfg), report: &c.report, room: callback.Room[struct{}]{Name: "Gate", Limit: gateLimit, Patience: gatePatience, Fresh: true, Late: c.queue.Add}}
 	c.clock.bug = c.impossible
 	// Rounds that did not come round for so long mean that something is stuck.
 	c.progress = lifecycle.NewProgress(cfg.Name, c.patience())
@@ -87,6 +87,11 @@ func New(cfg Config) (*Controller, error) {
 	})
 	if cfg.NodeName != "" {
 		c.nodes.Add(cfg.NodeName, c.newNode(cfg.NodeName))
+	}
+	if cfg.Lease != nil {
+		if err := cfg.Lease.Follow(c); err != nil {
+			return nil, fmt.Errorf("nodestatus: invalid config: Lease: %w", err)
+		}
 	}
 	return c, nil
 }

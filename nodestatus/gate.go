@@ -26,18 +26,39 @@ const (
 // about to send a request does not wait for long: when the answer is there, the node is
 // queued again.
 type gates struct {
-	allows GateFunc // nil: always open
+	allows []GateFunc // all of them must be open
 	room   callback.Room[struct{}]
 	report *reporter
+}
+
+// gatesOf returns the gates of a Config.
+func gatesOf(cfg *Config) (all []GateFunc) {
+	if cfg.Gate != nil {
+		all = append(all, cfg.Gate)
+	}
+	if cfg.Lease != nil {
+		all = append(all, cfg.Lease.Holds)
+	}
+	return all
+}
+
+// call asks all gates.
+func (g *gates) call(ctx context.Context, name string) error {
+	for _, allows := range g.allows {
+		if err := allows(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ask asks the gate about a node, and reports whether it is closed, and whether that is
 // because it gave no answer. ctx is for the wait; life must live as long as the node.
 func (g *gates) ask(ctx context.Context, n *node) (closed, late bool) {
-	if g.allows == nil {
+	if len(g.allows) == 0 {
 		return false, false
 	}
-	_, err := g.room.Ask(ctx, n.name, &n.gate, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.allows(ctx, n.name) })
+	_, err := g.room.Ask(ctx, n.name, &n.gate, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.call(ctx, n.name) })
 	if ctx.Err() != nil {
 		return true, false
 	}
@@ -46,10 +67,10 @@ func (g *gates) ask(ctx context.Context, n *node) (closed, late bool) {
 
 // visit is ask for a worker. It reports false if there is no answer yet.
 func (g *gates) visit(ctx context.Context, n *node) bool {
-	if g.allows == nil {
+	if len(g.allows) == 0 {
 		return true
 	}
-	_, err, _, ok := g.room.Visit(ctx, n.name, &n.gate, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.allows(ctx, n.name) })
+	_, err, _, ok := g.room.Visit(ctx, n.name, &n.gate, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.call(ctx, n.name) })
 	if ok {
 		g.answered(ctx, n, err)
 	}

@@ -105,6 +105,9 @@ func (r *reporter) news(ctx context.Context, n *node, news status.News) {
 	if node := news.Registered; node != nil {
 		r.ready.Mark()
 		logger.V(2).Info("Registered node", "uid", node.UID, "created", news.Created)
+		if lease := r.cfg.Lease; lease != nil {
+			report.Call(ctx, r.cfg.ErrorHandler, "Lease.Trigger", func() { lease.Trigger(n.name) })
+		}
 		if hooks.Registered != nil {
 			hooks.Registered(Registered{NodeName: n.name, Node: node.DeepCopy(), Created: news.Created})
 		}
