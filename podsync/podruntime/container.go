@@ -26,6 +26,7 @@ type container struct {
 	kind core.Kind
 	pod  *pod
 	m    *core.Container
+	kept kept // the record that is on disk
 
 	reports reports
 
@@ -47,11 +48,24 @@ func (c *container) id(attempt int) ContainerID {
 	return ContainerID{c.pod.ref.UID, c.Name, attempt}
 }
 
-// apply records a fact, and writes the record of the newest run if it has changed. A disk that
-// is full keeps nothing from going on: the next Provider runs the hook or probe again. It reports
+// A kept is the record of a run that is on disk.
+type kept struct {
+	attempt int
+	record  core.Record
+}
+
+// apply records a fact, and writes the record of the newest run if it has changed. It reports
 // whether the fact can be true.
 func (c *container) apply(fact core.Event) bool {
-	attempt, before := c.m.Attempt(), c.m.Record()
+	ok := c.note(fact)
+	c.keep()
+	return ok
+}
+
+// note records a fact, and reports whether it can be true. The caller must call keep before it
+// does or reports anything because of the fact.
+func (c *container) note(fact core.Event) bool {
+	attempt := c.m.Attempt()
 	if err := c.m.Apply(time.Now(), fact); err != nil {
 		c.reports.groups[breaking].Fail(c.pod.ctx, nil, &apierr.Member{}, err, "A container is in another state than expected")
 		if f := c.pod.node.checked; f != nil {
@@ -62,17 +76,27 @@ func (c *container) apply(fact core.Event) bool {
 	if c.m.Attempt() != attempt {
 		c.unwatch(false)
 		c.endHook()
-		before = core.Record{}
 	}
-	if _, ok := fact.(core.Starting); ok || c.m.Record() == before {
-		return true // a launch writes the record of its run
-	}
-	if err := record.Write(runFile(c.pod.dir, c.Name, c.m.Attempt()), c.m.Record()); err != nil {
-		c.reports.fail(c.pod.ctx, recording, err, "The record of a container is not on disk", "container", c.Name)
-	} else {
-		c.reports.ok(c.pod.ctx, recording)
+	if _, ok := fact.(core.Starting); ok {
+		c.kept = kept{c.m.Attempt(), c.m.Record()} // the launch writes the record of its run
 	}
 	return true
+}
+
+// keep writes the record of the newest run if it is not on disk yet. A disk that is full keeps
+// nothing from going on: keep is called again with the next fact or list, and the next Provider
+// runs a hook or probe again.
+func (c *container) keep() {
+	now := kept{c.m.Attempt(), c.m.Record()}
+	if now.attempt < 0 || now == c.kept {
+		return
+	}
+	if err := record.Write(runFile(c.pod.dir, c.Name, now.attempt), now.record); err != nil {
+		c.reports.fail(c.pod.ctx, recording, err, "The record of a container is not on disk", "container", c.Name)
+		return
+	}
+	c.kept = now
+	c.reports.ok(c.pod.ctx, recording)
 }
 
 // take updates the container from the Runtime's list. runs are those of the
@@ -87,7 +111,11 @@ func (c *container) take(runs []Container) {
 		})
 	}
 	ending := c.m.Ending()
-	c.apply(listed)
+	c.note(listed)
+	if c.m.NeedsMessage() {
+		c.readMessage() // with the end in one write
+	}
+	c.keep()
 	if !ending && c.m.Ending() {
 		c.noteReplaced()
 	}
@@ -100,9 +128,6 @@ func (c *container) take(runs []Container) {
 		c.reports.ok(c.pod.ctx, stopping)
 		c.unwatch(false)
 		c.endHook()
-	}
-	if c.m.NeedsMessage() {
-		c.readMessage()
 	}
 }
 

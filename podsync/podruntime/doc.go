@@ -76,8 +76,9 @@
 // before, even after a restart of the process or the machine. After such a restart, Secrets
 // and tokens are there only with Config.Sealer.
 //
-// If List fails, nothing is decided. A container that ran and is no longer listed
-// has ended with exit code 137 and reason ContainerStatusUnknown. A full disk delays
+// If List fails, nothing is decided. A container that was last listed as running and is no
+// longer listed has ended with exit code 137 and reason ContainerStatusUnknown. One that
+// was listed as exited keeps its exit code, although it is removed. A full disk delays
 // starts, but never the end of a pod. A call that hangs blocks its own container. Calls
 // that should be short have a deadline of two minutes. If a pod is stopped while a Start is
 // in flight, the Start may still take that long. Volumes are compared with the API once a

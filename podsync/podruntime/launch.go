@@ -199,6 +199,9 @@ func (c *container) start() {
 	if !c.apply(core.Starting{Resources: c.wanted()}) {
 		return
 	}
+	if old := c.m.Attempt() - 2; old >= 0 { // prune removes the record only with a listed run
+		_ = os.Remove(runFile(c.pod.dir, c.Name, old)) // else the next process removes it
+	}
 	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.labelled(), id: c.id(c.m.Attempt()), rec: c.m.Record(), sandbox: c.pod.sandbox, addresses: c.pod.addresses(), grow: c.pod.mustGrow()}
 	ctx := c.pod.starting
 	c.pod.node.wg.Go(func() {

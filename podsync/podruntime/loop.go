@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -73,13 +74,19 @@ func (n *node) load(ctx context.Context, dir string) (*pod, error) {
 	}
 	n.room.hold(rec.InForce)
 	for _, c := range pod.containers {
-		for _, attempt := range slices.Sorted(maps.Keys(runs[c.Name])) {
+		attempts := slices.Sorted(maps.Keys(runs[c.Name]))
+		for len(attempts) > 2 { // of runs before the previous one
+			_ = os.Remove(runFile(dir, c.Name, attempts[0])) // else the next process tries again
+			attempts = attempts[1:]
+		}
+		for _, attempt := range attempts {
 			run := runs[c.Name][attempt]
 			// A clock that has been set back since is no reason to wait for longer.
 			if last := time.Now().Add(max(c.graceAfter(nil), c.graceAfter(c.StartupProbe), c.graceAfter(c.LivenessProbe))); run.EndBy.After(last) {
 				run.EndBy = last
 			}
 			c.m.Recall(attempt, run)
+			c.kept = kept{attempt, run}
 		}
 	}
 	pod.scheduleRefresh(time.Now())

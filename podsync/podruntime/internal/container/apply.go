@@ -221,14 +221,11 @@ func (c *Container) listed(now time.Time, e Listed) {
 		}
 		c.prev = &run
 	}
-	if c.obs == nil && !c.starting && !c.rec.Ran.IsZero() {
-		if c.rec.Lost.IsZero() {
-			c.rec.Lost, c.rec.Noted = now, true
-		}
-		c.obs = lost(c.attempt, c.rec)
+	if !c.starting { // a Start that fails may leave a container that has exited for a moment
+		c.ended(now)
 	}
-	if c.prev == nil && !c.prevRec.Lost.IsZero() {
-		c.prev = lost(c.attempt-1, c.prevRec)
+	if c.prev == nil && c.prevRec.End != (End{}) {
+		c.prev = c.prevRec.End.run(c.attempt - 1)
 	}
 	switch {
 	case c.Listed(Running):
@@ -243,6 +240,14 @@ func (c *Container) listed(now time.Time, e Listed) {
 	default:
 		c.forgetStop()
 	}
+}
+
+// found undoes the loss of a run that is listed again.
+func (c *Container) found() {
+	if c.rec.End != (End{}) && !c.rec.End.Seen {
+		c.rec.Noted = false
+	}
+	c.rec.End = End{}
 }
 
 // began records a run that is listed as running for the first time.
@@ -278,12 +283,24 @@ func (c *Container) exited(now time.Time) {
 	}
 }
 
-// lost returns a run that ran and that the runtime no longer lists.
-func lost(attempt int, rec Record) *Run {
-	return &Run{
-		Attempt: attempt, State: Exited, StartedAt: rec.Ran, FinishedAt: rec.Lost,
-		ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "the runtime no longer has the container",
+// ended records how the newest run has ended, and puts it in place of what is listed. An end that
+// was seen is final: it counts although the runtime no longer lists the run.
+func (c *Container) ended(now time.Time) {
+	switch {
+	case c.Listed(Exited):
+		if end := endOf(c.obs); end.supersedes(c.rec.End) {
+			c.found()
+			c.rec.End = end
+		}
+	case c.obs != nil:
+		c.found()
+		return
+	case c.rec.Ran.IsZero():
+		return
+	case c.rec.End == End{}:
+		c.rec.End, c.rec.Noted = lost(c.rec.Ran, now), true
 	}
+	c.obs = c.rec.End.run(c.attempt)
 }
 
 // advance makes attempt the newest run.

@@ -89,7 +89,8 @@ func (c *Container) Check() error {
 	is(!c.reading || exited && !c.rec.Noted, "the log is read for the message of a run that has exited")
 	is(!c.rec.Ready || c.rec.Started || !running, "a running container is ready only after it has started")
 	is(!c.rec.Started || c.rec.PostStarted, "the postStart hook precedes the startup probe")
-	is(c.rec.Lost.IsZero() || !c.rec.Ran.IsZero(), "only a run that ran was lost")
+	is(c.rec.End == End{} || !c.rec.Ran.IsZero(), "only a run that ran has ended")
+	is(c.rec.End == End{} || !running, "a run that is listed as running has not ended")
 	if len(broken) == 0 {
 		return nil
 	}

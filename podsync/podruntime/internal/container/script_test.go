@@ -192,7 +192,7 @@ func (s *stage) fact(words []string) error {
 			rec.Ran = s.now
 		}
 		if slices.Contains(words, "lost") {
-			rec.Ran, rec.Lost = s.now, s.now
+			rec.Ran, rec.End = s.now, lost(s.now, s.now)
 		}
 		c.Recall(attempt, rec)
 		return nil
@@ -301,7 +301,9 @@ func (s *stage) known(i int) string {
 	}
 	add(c.starting, "starting")
 	when("ran", rec.Ran)
-	when("lost", rec.Lost)
+	if rec.End != (End{}) && !rec.End.Seen {
+		when("lost", rec.End.FinishedAt)
+	}
 	add(rec.Waited > 0, "waited %v", rec.Waited)
 	add(rec.Image != "" && rec.Image != "image", "image %s", rec.Image)
 	add(rec.Resources != "", "resources %s", rec.Resources)

@@ -70,8 +70,55 @@ type Record struct {
 	// Message is the termination message; Noted says that it was read.
 	Message string `json:"message,omitempty"`
 	Noted   bool   `json:"noted,omitempty"`
-	// Lost is set for a run that the runtime no longer lists although it ran.
-	Lost time.Time `json:"lost,omitzero"`
+	// End is how the run has ended; the zero value says that it was not seen to end. It is final:
+	// an administrator may remove the container from the runtime, and then nothing else has it.
+	End End `json:"end,omitzero"`
+}
+
+// An End is how a run has ended.
+type End struct {
+	RuntimeID  string    `json:"runtimeID,omitempty"` // as in Run, and so are the others
+	ImageID    string    `json:"imageID,omitempty"`   // of its image
+	StartedAt  time.Time `json:"startedAt,omitzero"`  // zero: not known
+	FinishedAt time.Time `json:"finishedAt,omitzero"` // by the clock of the machine
+	ExitCode   int32     `json:"exitCode,omitempty"`  // 137 if it is not known
+	Signal     int32     `json:"signal,omitempty"`    // that ended it, or 0
+	Reason     string    `json:"reason,omitempty"`    // of its exit; optional
+	Message    string    `json:"message,omitempty"`   // about its exit; optional
+	// Seen says that the runtime has listed the run as exited. Otherwise the run was last seen
+	// running and is no longer listed, so its exit code is not known.
+	Seen bool `json:"seen,omitempty"`
+}
+
+// endOf returns the end of a run that is listed as exited.
+func endOf(run *Run) End {
+	return End{
+		RuntimeID: run.RuntimeID, ImageID: run.ImageID, StartedAt: run.StartedAt.UTC().Round(0), FinishedAt: run.FinishedAt.UTC().Round(0),
+		ExitCode: run.ExitCode, Signal: run.Signal, Reason: run.Reason, Message: run.Message, Seen: true,
+	}
+}
+
+// lost returns the end of a run that was last seen running and that the runtime no longer lists.
+func lost(ran, now time.Time) End {
+	return End{
+		StartedAt: ran, FinishedAt: now, ExitCode: 137, Reason: "ContainerStatusUnknown",
+		Message: "the runtime no longer has the container",
+	}
+}
+
+// run returns the run that has ended so, as it would be listed.
+func (e *End) run(attempt int) *Run {
+	return &Run{
+		Attempt: attempt, State: Exited, RuntimeID: e.RuntimeID, ImageID: e.ImageID, StartedAt: e.StartedAt, FinishedAt: e.FinishedAt,
+		ExitCode: e.ExitCode, Signal: e.Signal, Reason: e.Reason, Message: e.Message,
+	}
+}
+
+// supersedes reports whether a listed exit replaces the end in a record: one that is not known, or
+// the same one, of which the runtime knows more by now. Any other one is of a runtime that has
+// forgotten the exit.
+func (e *End) supersedes(old End) bool {
+	return !old.Seen || e.ExitCode == old.ExitCode && e.FinishedAt.Equal(old.FinishedAt)
 }
 
 // A Failure is the reason why a container could not be started.
