@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -81,6 +82,23 @@ func TestNothingIsPlannedWhileTheGateIsClosed(t *testing.T) {
 	}
 	if pod.InFlight(core.Calls) != nil || pod.InFlight(core.Writes) != nil {
 		t.Error("a call or a request is under way")
+	}
+}
+
+// A client that undoes what is written for many pods is reported once, by its name.
+func TestARivalIsReportedOnce(t *testing.T) {
+	var told []string
+	b := &table{run: &runState{callCtx: t.Context(), apiCtx: t.Context()}}
+	i := &intake{pods: b, rivals: map[string]bool{}, handler: func(_ context.Context, err error, _ string) { told = append(told, err.Error()) }}
+	for n := range 2 * maxRivals {
+		i.tellRival(&entry{ref: Ref{UID: "u"}}, "kubectl")
+		i.tellRival(&entry{ref: Ref{UID: "v"}}, fmt.Sprint("other", n))
+	}
+	for _, effect := range b.effects {
+		effect()
+	}
+	if len(told) != maxRivals || !strings.Contains(told[0], `"kubectl"`) {
+		t.Errorf("%d are told of, first %q", len(told), told[0])
 	}
 }
 

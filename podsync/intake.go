@@ -5,6 +5,7 @@ package podsync
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"time"
 
@@ -24,8 +25,8 @@ import (
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
-// An intake takes what the informer shows. The lock of the table guards undecided and
-// restored.
+// An intake takes what the informer shows. The lock of the table guards undecided, rivals
+// and restored.
 type intake struct {
 	pods     *table
 	gates    *gates
@@ -38,6 +39,7 @@ type intake struct {
 	errors   *cacheErrors
 
 	undecided map[types.UID]types.NamespacedName // pods about which Owns panicked
+	rivals    map[string]bool                    // the field managers that were reported
 	restored  bool                               // the informer's last list is older than the one before
 }
 
@@ -85,7 +87,10 @@ func (i *intake) onUpdate(obj any) {
 		t = i.pods.add(RefOf(pod), core.New(&i.pods.rules, at.Since, i.pods.tick(), i.records.claim(pod.UID, at.Since)))
 		i.supersede(t, at)
 	}
-	news := i.pods.apply(t, at, core.Seen{Version: v})
+	news := i.pods.apply(t, at, core.Seen{Seq: i.pods.tick(), Version: v})
+	if news.Fought != "" {
+		i.tellRival(t, news.Fought)
+	}
 	if !news.New {
 		if !t.dirty {
 			t.Rest()
@@ -100,6 +105,22 @@ func (i *intake) onUpdate(obj any) {
 	}
 	i.pods.markDirty(t)
 	wake(i.pods.kick)
+}
+
+// maxRivals bounds the memory that other clients cost.
+const maxRivals = 100
+
+// tellRival reports the field manager of a client that undoes what is written, once.
+func (i *intake) tellRival(t *entry, manager string) {
+	if i.rivals[manager] || len(i.rivals) >= maxRivals {
+		return
+	}
+	i.rivals[manager] = true
+	ctx, ref := i.pods.run.apiCtx, t.ref
+	err := fmt.Errorf("podsync: field manager %q overwrites the status of pod %s that the provider reports: it is written again, and ever more rarely", manager, ref)
+	i.pods.later(func() {
+		report.Tell(ctx, i.handler, err, "Another client writes the status of a pod again and again", "manager", manager, "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID)
+	})
 }
 
 // isFresh reports whether the informer has not shown the pod before.

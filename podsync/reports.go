@@ -79,8 +79,11 @@ func (r *reports) take(st State) {
 func (r *reports) apply(t *entry, at core.Moment, st *State, fp, seq uint64, fromList bool) bool {
 	if t.Repeats(fp, st.Stopped) {
 		r.repeated = core.Repeated{Seq: seq, FromList: fromList, NodeName: nodeIf(fromList, st)}
-		r.pods.apply(t, at, &r.repeated)
-		return false
+		if !r.pods.apply(t, at, &r.repeated).Changed {
+			return false
+		}
+		r.pods.markDirty(t)
+		return true
 	}
 	// A report that is not stored yet is kept. It must not keep the whole List.
 	own := st.private()

@@ -22,7 +22,7 @@ import (
 )
 
 // fieldManager is the manager of status fields in managedFields.
-const fieldManager = "kubewright-podsync"
+const fieldManager = core.FieldManager
 
 // writeQueues is the number of queues that the writer has: queueUrgent, queueWrite and
 // queueRetry.
@@ -283,6 +283,10 @@ func (w *writer) finish(t *entry, call *core.Call, err error, result core.Event,
 			w.retry(at, t.ref.Namespace) // a webhook may work again
 		}
 		counts := t.Counts(call)
+		if read, ok := result.(core.Read); ok {
+			read.Seq = w.pods.tick()
+			result = read
+		}
 		news := w.pods.apply(t, at, result)
 		if !counts {
 			return

@@ -46,7 +46,7 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 	now := at.Since
 	switch ev := event.(type) {
 	case Seen:
-		news = t.seen(now, ev.Version)
+		news = t.seen(now, ev)
 	case Vanished:
 		if ev.Last != nil {
 			t.setPod(now, ev.Last)
@@ -68,6 +68,7 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 		t.startedFor(ev.NodeName)
 		t.provider.seenSeq = max(t.provider.seenSeq, ev.Seq)
 		t.shown(ev.FromList)
+		news.Changed = t.confirmed(ev.Seq)
 	case Joined:
 		switch {
 		case t.unsettled():
@@ -143,6 +144,7 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 		news.Expired, news.Wake = t.advance(at)
 		news.Unapplied = t.Seen() && t.unapplied()
 	}
+	news.Relist = t.asksAgain(now) || news.Relist
 	if t.illegal != before {
 		err = errors.New(t.illegal)
 	}
@@ -150,7 +152,8 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 }
 
 // seen applies a version of the informer.
-func (t *State) seen(now Instant, v *Version) (news News) {
+func (t *State) seen(now Instant, ev Seen) (news News) {
+	v := ev.Version
 	news.First = !t.Seen()
 	t.api.cached = true
 	recorded := t.api.recorded
@@ -158,7 +161,15 @@ func (t *State) seen(now Instant, v *Version) (news News) {
 	if news.First || !Older(v.ResourceVersion(), t.api.pod.ResourceVersion()) || t.rewound(v) {
 		t.api.presence, t.api.restored, t.suspect.goneSince = present, false, 0
 	}
-	news.New = t.setPod(now, v) || recorded // the status has waited for this
+	if recorded {
+		t.setPod(now, v) // what the record has of the status counts for nothing
+		news.New = true  // the status has waited for this
+	} else {
+		news.New = t.foreign(now, ev.Seq, v)
+		if news.New && t.write.news.contestedAt == ev.Seq && t.write.rivals.repairs >= repairsAtOnce {
+			news.Fought = v.Writer()
+		}
+	}
 	if recorded && t.provider.lost != nil {
 		ended := podstatus.Lost(&t.Pod().Status) // with the history that the record does not have
 		t.provider.lost = &ended
@@ -197,6 +208,7 @@ func (t *State) reported(at Moment, ev Reported) (news News) {
 		return news // it is from before the gate opened
 	}
 	news.Dropped = t.observe(at.Since, ev.Seq, ev.Report, ev.FP, ev.FromList)
+	t.confirmed(ev.Seq)
 	if !t.Known() && ev.Joined && t.Seen() && t.Held() && !t.unsettled() {
 		t.classify(at)
 	}
@@ -230,7 +242,7 @@ func (t *State) answered(now Instant, event Event) (news News) {
 	case Conflicted:
 		t.conflicted(now)
 	case Read:
-		t.finishGet(now, ev.Pod)
+		t.finishGet(now, ev.Seq, ev.Pod)
 	case WriteFailed:
 		t.writeFailed(now, ev)
 	}

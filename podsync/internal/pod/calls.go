@@ -57,7 +57,7 @@ func (t *State) callReturned(at Moment, ev Returned) (news News) {
 	case ev.Result == Refused && c.Op == Update:
 		// It would be refused again. The pod keeps running unchanged.
 		t.call.failures, t.call.err = 0, ev.Err
-		t.provider.refused, t.provider.refusedGeneration = ev.Err.Error(), c.Pod.Generation
+		t.provider.refused = &refusal{generation: c.Pod.Generation, answer: ev.Err.Error()}
 		t.write.news.statusSeq++
 	case ev.Result == Refused && (c.Op == Start || c.Op == Admit || c.Op == Annotate):
 		t.call.err = ev.Err
@@ -111,7 +111,7 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 			t.becomeRunning()
 		}
 		t.write.news.statusSeq++
-		t.provider.refused, t.provider.refusedGeneration = "", 0
+		t.provider.refused = nil
 		t.provider.resources = resourcesOf(c.Pod)
 		if c.Pod.Generation == 0 || t.rules.UpdateMetadata {
 			t.provider.acceptedPod = c.Pod
@@ -127,6 +127,7 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 	}
 	if t.provider.seenSeq <= c.seq || st.Stopped {
 		t.observe(now, ev.Seq, st, ev.FP, false)
+		t.confirmed(c.seq)
 	} else if ev.FP != t.provider.fp {
 		news.Relist = true // a report came during the call: which is newer, a List says
 	}

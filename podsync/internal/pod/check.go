@@ -87,6 +87,7 @@ func (t *State) checkProvider(is func(bool, string)) {
 func (t *State) checkLanes(is func(bool, string)) {
 	n, w := &t.write.news, &t.write
 	is(max(n.storedSeq, n.rejectedSeq, n.quietSeq) <= n.statusSeq, "storedSeq, rejectedSeq and quietSeq are at most statusSeq")
+	is(n.contestedAt == 0 || n.overwritten, "contestedAt implies overwritten")
 	is(w.end != endReleased || w.releasedAt > 0, "endReleased implies releasedAt")
 	is(!t.released() || t.end != nil, "only a pod that has ended is released")
 	is(t.call.failures == 0 || t.call.err != nil, "failures implies an error")

@@ -20,6 +20,7 @@ type Event interface{ event() }
 type (
 	// Seen: the informer has this version of the pod.
 	Seen struct {
+		Seq     uint64   // of the event
 		Version *Version // belongs to the State from now on
 	}
 	// Vanished: the informer no longer has the pod.
@@ -122,6 +123,7 @@ type (
 	Conflicted struct{}
 	// Read: the API has answered a GET.
 	Read struct {
+		Seq uint64      // of the answer
 		Pod *corev1.Pod // nil: there is no such pod
 	}
 	// WriteFailed: the request has failed in another way.
@@ -220,11 +222,12 @@ type News struct {
 	Dropped     string  // why the report was dropped; "": it was not
 	Lost        bool    // the pod turned out to be lost
 	Relist      bool    // a List that begins now is needed
-	Changed     bool    // of ListEnded: Next may say something else now
+	Changed     bool    // of ListEnded and Repeated: Next may say something else now
 	Canceled    bool    // of Returned: the call was canceled, or does not count
 	Stale       bool    // of Returned: the gate closed during the call
 	Call        *Call   // of Called and Sent
 	FirstStop   bool    // of Called: Stop is called for the first time
+	Fought      string  // of Seen: the field manager of a client that has undone several writes in a row
 	Fresh       bool    // of Stored: it is the newest report, and the API did not have it
 	Lag         Instant // of Stored: the time since that report
 	Abort       bool    // calls and requests under way must be canceled

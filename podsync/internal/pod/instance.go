@@ -36,7 +36,11 @@ func (t *State) observe(now Instant, seq uint64, st *Report, fp uint64, fromList
 	}
 	t.provider.fp = fp
 	t.takeAnnotations(st.Annotations)
-	t.take(now, st)
+	if t.echoes(&st.Status) {
+		t.takeEcho(now, st)
+	} else {
+		t.take(now, st)
+	}
 	t.provider.deletes = t.provider.deletes || st.Stopped && st.Delete
 	if st.Stopped {
 		t.markStopped(now)

@@ -172,7 +172,8 @@ func (t *State) changed() bool {
 		return true
 	}
 	if t.Pod().Generation > 0 {
-		return t.Pod().Generation > t.provider.generation && t.Pod().Generation > t.provider.refusedGeneration
+		refused := t.provider.refused
+		return t.Pod().Generation > t.provider.generation && (refused == nil || t.Pod().Generation > refused.generation)
 	}
 	// API servers before 1.34 keep no generation: compare the mutable fields. The
 	// spec of an adopted instance is unknown.
@@ -204,7 +205,7 @@ func (t *State) need() need {
 	n := &t.write.news
 	switch {
 	case !t.Stopped():
-		if n.statusSeq == n.storedSeq && !n.overwritten || n.statusSeq == n.rejectedSeq || t.final() {
+		if n.contestedAt != 0 || n.statusSeq == n.storedSeq && !n.overwritten || n.statusSeq == n.rejectedSeq || t.final() {
 			return needNothing
 		}
 		return needStatus
@@ -230,6 +231,8 @@ func (t *State) decideWrite(now Instant) Action {
 		s, at = Action{Op: Get}, max(at, t.api.notFoundAt+goneAfter)
 	case t.write.read != readNothing:
 		s = Action{Op: Get, Urgent: true}
+	case need == needNothing && t.write.news.contestedAt != 0 && !t.write.news.asked && now < at:
+		return Action{Wake: at} // the List is asked for then
 	case need == needNothing:
 		return Action{Wake: Never}
 	case need == needStatus:

@@ -39,7 +39,7 @@ func (t *State) setPod(now Instant, next *Version) bool {
 		if t.provider.generation > pod.Generation {
 			t.provider.generation = 0
 		}
-		t.provider.refusedGeneration = 0
+		t.provider.refused = nil
 	}
 	t.api.pod, t.api.node, t.api.deleting = next, pod.Spec.NodeName, pod.DeletionTimestamp != nil
 	if t.write.read != readNothing {
@@ -120,9 +120,14 @@ func (t *State) vanishedGrace() time.Duration {
 // informer has the same version, and the answer is dropped: it would be a second copy
 // of every pod.
 func (t *State) answer(now Instant, pod *corev1.Pod) {
-	if t.api.pod == nil || t.api.pod.ResourceVersion() != pod.ResourceVersion {
+	if t.lacks(pod) {
 		t.setPod(now, Known(pod))
 	}
+}
+
+// lacks reports whether pod is not the newest version that is known.
+func (t *State) lacks(pod *corev1.Pod) bool {
+	return t.api.pod == nil || t.api.pod.ResourceVersion() != pod.ResourceVersion
 }
 
 // mutableChanged compares the fields of a spec that the API lets change.

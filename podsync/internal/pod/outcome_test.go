@@ -47,7 +47,7 @@ func TestAPIResults(t *testing.T) {
 	}
 	read := func(s *scene, has func(*corev1.Pod) *corev1.Pod) *scene {
 		s.writeStarted(tick, Get, wallAt(tick))
-		s.finishGet(tick, has(s.Pod()))
+		s.finishGet(tick, 0, has(s.Pod()))
 		return s
 	}
 	for _, tc := range []struct {
@@ -145,8 +145,8 @@ func TestTheCachesCopyIsKept(t *testing.T) {
 	}{
 		{"of a write, the watch was faster", true, func(s *scene, resp *corev1.Pod) { s.statusStored(tick, s.write.inflight, resp, true) }},
 		{"of a write, the watch comes later", false, func(s *scene, resp *corev1.Pod) { s.statusStored(tick, s.write.inflight, resp, true) }},
-		{"of a read, the watch was faster", true, func(s *scene, resp *corev1.Pod) { s.State.finishGet(tick, resp) }},
-		{"of a read, the watch comes later", false, func(s *scene, resp *corev1.Pod) { s.State.finishGet(tick, resp) }},
+		{"of a read, the watch was faster", true, func(s *scene, resp *corev1.Pod) { s.State.finishGet(tick, 0, resp) }},
+		{"of a read, the watch comes later", false, func(s *scene, resp *corev1.Pod) { s.State.finishGet(tick, 0, resp) }},
 	} {
 		s := runningPod().says(runs())
 		s.writeStarted(tick, Patch, wallAt(tick))

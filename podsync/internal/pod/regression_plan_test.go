@@ -30,7 +30,7 @@ func TestLateAnswerDoesNotRevive(t *testing.T) {
 	s.writeStarted(tick, Get, wallAt(tick))
 	resp = resp.DeepCopy()
 	resp.ResourceVersion = "50"
-	s.finishGet(tick, resp)
+	s.finishGet(tick, 0, resp)
 	if !s.Gone() {
 		t.Error("the answer to a GET")
 	}

@@ -36,6 +36,7 @@ func (t *State) take(now Instant, st *Report) {
 	t.setReport(&st.Status)
 	t.takeConditions(st.Status.Conditions)
 	t.provider.reports = reportedFields{
+		any:       true,
 		resources: hasResources(st.Status.ContainerStatuses) || hasResources(st.Status.InitContainerStatuses),
 		hostIP:    st.Status.HostIP != "" || len(st.Status.HostIPs) > 0,
 		podIP:     st.Status.PodIP != "" || len(st.Status.PodIPs) > 0,

@@ -124,7 +124,7 @@ func (w *script) apply(event Event) string {
 		"+lost": news.Lost, "+relist": news.Relist, "+stale": news.Stale, "+abort": news.Abort, "+back": news.Back, "+expired": after.Expired,
 		"+unapplied": after.Unapplied, "+forgettable": w.state.Forgettable(), "+illegal": err != nil, "+" + news.Dropped: news.Dropped != "",
 		"+mayBeLost": w.state.MayBeLost(), "+superfluous": news.Superfluous, "+firstStop": news.FirstStop, "+fresh": news.Fresh, "+changed": news.Changed,
-		"+canceled": news.Canceled, "+unpinned": news.Call != nil && !news.Call.Pinned && news.Call.Op == Patch,
+		"+fought:" + news.Fought: news.Fought != "", "+canceled": news.Canceled, "+unpinned": news.Call != nil && !news.Call.Pinned && news.Call.Op == Patch,
 	} {
 		if said {
 			parts = append(parts, what)
@@ -225,6 +225,8 @@ func (w *script) edit(words []string) string {
 			pod.Status.Phase = corev1.PodRunning
 		case "deleted":
 			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: wallAt(w.now)}, &n
+		case "by": // the field manager
+			pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: FieldManager, Subresource: "status"}, {Manager: value, Subresource: "status"}, {Manager: "other"}}
 		case "finalizer":
 			pod.Finalizers = []string{"f"}
 		case "restart":
@@ -282,6 +284,8 @@ func (w *script) report(words []string) *Report {
 			st.Status = exited(int32(n), false).Status
 		case "as": // the container has another name
 			st.Status.ContainerStatuses[0].Name = value
+		case "echo": // what the API server has
+			st.Status = *w.server.Status.DeepCopy()
 		case "stopped":
 			st.Stopped = true
 		case "delete":
@@ -346,7 +350,7 @@ func (w *script) answer(words []string) string {
 		case Delete:
 			return w.apply(DeleteSent{})
 		case Get:
-			return w.apply(Read{Pod: w.server.DeepCopy()})
+			return w.apply(Read{Seq: w.tick(), Pod: w.server.DeepCopy()})
 		}
 		return w.apply(Stored{Pod: w.stored(), Same: true})
 	case "changed": // a webhook has changed the status
@@ -357,7 +361,7 @@ func (w *script) answer(words []string) string {
 	case "undone": // another client undoes the end, and the informer is faster than the answer
 		pod := w.stored()
 		w.edit([]string{"phase=Running"})
-		w.apply(Seen{Version: Cached(w.server.DeepCopy())})
+		w.apply(Seen{Seq: w.tick(), Version: Cached(w.server.DeepCopy())})
 		return w.apply(Stored{Pod: pod, Same: true})
 	case "equal":
 		return w.apply(Stored{})
@@ -463,10 +467,10 @@ func (w *script) run(words []string) string {
 		return w.show()
 	case "seen":
 		if has("joined") {
-			_, _ = w.state.Apply(moment(w.now), Seen{Version: Cached(w.server.DeepCopy())})
+			_, _ = w.state.Apply(moment(w.now), Seen{Seq: w.tick(), Version: Cached(w.server.DeepCopy())})
 			return w.apply(Joined{})
 		}
-		return w.apply(Seen{Version: Cached(w.server.DeepCopy())})
+		return w.apply(Seen{Seq: w.tick(), Version: Cached(w.server.DeepCopy())})
 	case "vanished":
 		return w.apply(Vanished{Doubtful: has("doubtful") || has("restored"), Restored: has("restored")})
 	case "recorded":
@@ -479,6 +483,8 @@ func (w *script) run(words []string) string {
 	case "report":
 		w.fp++
 		return w.apply(Reported{Seq: w.seqOf(has("old")), FP: w.fp, FromList: has("list"), Report: w.report(rest)})
+	case "repeated": // the last report, by a List
+		return w.apply(&Repeated{Seq: w.seqOf(has("old")), FromList: true})
 	case "list": // leaves out the pod, unless it is shown
 		return w.apply(ListEnded{Seq: w.seqOf(has("old")), Shown: has("shown"), First: has("first"), Open: true})
 	case "believe":

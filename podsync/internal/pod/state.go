@@ -125,12 +125,11 @@ type providerState struct {
 	annotations map[string]string // that were reported last, and of which the API lacks unsaved
 	unsaved     []string          // the keys of annotations that the API does not have yet
 
-	generation        int64  // the generation that the provider has accepted
-	saysGeneration    bool   // the last report has a generation
-	resources         uint64 // the fingerprint of the resources of the accepted spec; 0 if unknown
-	refused           string // the answer of Update to refusedGeneration
-	refusedGeneration int64
-	acceptedPod       *corev1.Pod // the accepted pod, if the API keeps no generations
+	generation     int64       // the generation that the provider has accepted
+	saysGeneration bool        // the last report has a generation
+	resources      uint64      // the fingerprint of the resources of the accepted spec; 0 if unknown
+	refused        *refusal    // the last answer of Update; nil: it was no refusal
+	acceptedPod    *corev1.Pod // the accepted pod, if the API keeps no generations
 }
 
 // A Saved is what the checkpoint has of the pod.
@@ -160,8 +159,15 @@ type keptReport struct {
 	end    *termination // nil if it had not begun
 }
 
+// A refusal is an answer of Update that would be given again.
+type refusal struct {
+	generation int64  // of the spec that was refused
+	answer     string // the reason
+}
+
 // reportedFields are the fields that are derived unless the last report has them.
 type reportedFields struct {
+	any       bool // the provider has reported a status
 	resources bool // of any container
 	hostIP    bool
 	podIP     bool
@@ -227,12 +233,15 @@ type writeState struct {
 // larger one.
 //
 // Invariant: storedSeq, rejectedSeq and quietSeq are at most statusSeq.
+// Invariant: contestedAt implies overwritten.
 type newsState struct {
 	statusSeq   uint64  // the newest status
 	storedSeq   uint64  // the newest status that the API has
 	rejectedSeq uint64  // the status that the API called invalid
 	quietSeq    uint64  // the newest status, if it and those before it that are not stored have details only
 	overwritten bool    // another client has written: the status may need a repair
+	contestedAt uint64  // when the status of another client was seen that no later report contradicts; 0: none
+	asked       bool    // for a List that may contradict it
 	reportedAt  Instant // the first report that is not stored yet; 0: none
 }
 

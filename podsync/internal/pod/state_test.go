@@ -600,11 +600,11 @@ func TestAMissingPodIsSeenAgain(t *testing.T) {
 		return Cached(pod)
 	}
 	s := runningPod().with(func(s *scene) { s.api.cachedVersion = "10"; s.setPod(tick, Known(version(s, "30").pod)); s.doubt(tick) })
-	if s.seen(tick, version(s, "20")); !s.Missing() {
+	if s.seen(tick, Seen{Version: version(s, "20")}); !s.Missing() {
 		t.Error("seen in a version from before")
 	}
 	s.suspect.goneSince = tick
-	if s.seen(tick, version(s, "40")); s.Gone() || s.suspect.goneSince != 0 {
+	if s.seen(tick, Seen{Version: version(s, "40")}); s.Gone() || s.suspect.goneSince != 0 {
 		t.Error("still missing")
 	}
 }

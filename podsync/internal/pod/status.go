@@ -53,14 +53,14 @@ func (t *State) update(wall time.Time) podstatus.Update {
 		u.Observed.Conditions = append(slices.Clone(u.Observed.Conditions), corev1.PodCondition{
 			Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible, Message: MessageUnapplied,
 		})
-	case t.provider.refused != "" && t.provider.refusedGeneration == t.Pod().Generation:
+	case t.provider.refused != nil && t.provider.refused.generation == t.Pod().Generation:
 		// Seen and refused. To a resize that is a condition of its own.
 		u.Generation = t.Pod().Generation
 		if t.provider.resources == resourcesOf(t.Pod()) {
 			break
 		}
 		u.Observed.Conditions = append(slices.Clone(u.Observed.Conditions), corev1.PodCondition{
-			Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible, Message: t.provider.refused,
+			Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible, Message: t.provider.refused.answer,
 		})
 	case !t.running() && t.end == nil:
 		if t.provider.fp == 0 {

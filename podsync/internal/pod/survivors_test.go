@@ -295,7 +295,7 @@ func TestNothingIsRefusedWithoutGenerations(t *testing.T) {
 		t.Errorf("%+v", u.Observed.Conditions)
 	}
 	s = runningPod().now(func(p *corev1.Pod) { p.Generation = 2 })
-	s.provider.refused, s.provider.refusedGeneration = "too much", 1
+	s.provider.refused = &refusal{generation: 1, answer: "too much"}
 	if u := s.update(wallAt(tick)); len(u.Observed.Conditions) != 0 || u.Generation != 1 {
 		t.Errorf("%+v, generation %d", u.Observed.Conditions, u.Generation)
 	}
@@ -480,7 +480,7 @@ func TestOnlyAnEvictionOutlivesTheGate(t *testing.T) {
 // An orphan whose pod is seen at last waits for a List, as any pod.
 func TestAnOrphanThatIsSeenIsUnlisted(t *testing.T) {
 	s := orphanPod(runs())
-	if s.seen(tick, Cached(testPod())); s.Known() {
+	if s.seen(tick, Seen{Version: Cached(testPod())}); s.Known() {
 		t.Error("it counts as listed")
 	}
 }

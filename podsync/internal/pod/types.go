@@ -181,6 +181,9 @@ const (
 	// without a resourceVersion, if the phase has not changed in between.
 	pinnedTries = 3
 
+	// repairsAtOnce is the number of times in a row that a status is repaired without delay.
+	repairsAtOnce = 3
+
 	// clockCheck is the longest time between two comparisons of a pod's deadline with the wall
 	// clock, which may be set, and which goes on while the machine is suspended.
 	clockCheck = 30 * time.Second

@@ -5,6 +5,7 @@ package pod
 
 import (
 	"fmt"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,9 +17,10 @@ import (
 type Compact struct {
 	// key has the namespace, name, UID and resourceVersion one after the other, and
 	// ends their ends: four strings would take twice the memory.
-	key  string
-	ends [3]int32
-	data []byte // protobuf
+	key    string
+	ends   [3]int32
+	data   []byte                // protobuf
+	writer unique.Handle[string] // see lastWriter
 }
 
 // Encode encodes a pod without its managedFields.
@@ -29,7 +31,7 @@ func Encode(pod *corev1.Pod) (Compact, error) {
 	if err != nil {
 		return Compact{}, fmt.Errorf("podsync: encode pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	p := Compact{key: pod.Namespace + pod.Name + string(pod.UID) + pod.ResourceVersion, data: data}
+	p := Compact{key: pod.Namespace + pod.Name + string(pod.UID) + pod.ResourceVersion, data: data, writer: unique.Make(lastWriter(pod))}
 	p.ends[0] = int32(len(pod.Namespace))
 	p.ends[1] = p.ends[0] + int32(len(pod.Name))
 	p.ends[2] = p.ends[1] + int32(len(pod.UID))
@@ -84,6 +86,30 @@ func (v *Version) ResourceVersion() string {
 		return v.compact.resourceVersion()
 	}
 	return v.pod.ResourceVersion
+}
+
+// Writer returns the field manager of the client that wrote the status last, as far as it is known.
+func (v *Version) Writer() string {
+	if v.compact != nil {
+		return v.compact.writer.Value()
+	}
+	return lastWriter(v.pod)
+}
+
+// FieldManager is the manager of the status fields that the driver writes.
+const FieldManager = "kubewright-podsync"
+
+// lastWriter returns the field manager of the last other client that wrote the status of a pod; ""
+// if managedFields has none.
+func lastWriter(pod *corev1.Pod) (manager string) {
+	var last *metav1.Time
+	for i := range pod.ManagedFields {
+		e := &pod.ManagedFields[i]
+		if e.Subresource == "status" && e.Manager != FieldManager && (last == nil || last.Before(e.Time)) {
+			manager, last = e.Manager, e.Time
+		}
+	}
+	return manager
 }
 
 // Open returns the pod, and keeps it until the version is closed.

@@ -34,10 +34,10 @@ func (t *State) statusStored(now Instant, c *Call, resp *corev1.Pod, same bool) 
 	}
 	switch {
 	case t.Pod().ResourceVersion == resp.ResourceVersion && same:
-		t.write.news.overwritten, t.provider.lost, t.provider.withdrawn = false, nil, nil
+		t.write.news.overwritten, t.write.news.contestedAt, t.provider.lost, t.provider.withdrawn = false, 0, nil, nil
 		t.setMirror() // from here on the object is its own report
 	case t.Pod().ResourceVersion == resp.ResourceVersion && resp.ResourceVersion == c.Pod.ResourceVersion:
-		t.write.news.overwritten, t.provider.lost, t.provider.withdrawn = false, nil, nil // the server drops fields: a feature gate is off
+		t.write.news.overwritten, t.write.news.contestedAt, t.provider.lost, t.provider.withdrawn = false, 0, nil, nil // the server drops fields: a feature gate is off
 	}
 	if c.Over && podstatus.IsTerminal(t.Pod().Status.Phase) { // which may be newer than resp
 		t.becomeFinal()
@@ -55,14 +55,13 @@ func (t *State) paceWrites(now Instant) {
 // repaired records a status write that no report caused. If another client undoes
 // each write, the writes become rarer.
 func (t *State) repaired(now Instant) {
-	const atOnce = 3
 	if now-t.write.rivals.repairedAt > 2*t.rules.Retry.Cap {
 		t.write.rivals.repairs = 0
 	}
 	t.write.rivals.repairedAt = now
 	t.write.rivals.repairs = min(t.write.rivals.repairs+1, 250)
-	if t.write.rivals.repairs > atOnce {
-		t.write.retryAt = now + t.rules.Retry.Delay(int(t.write.rivals.repairs-atOnce))
+	if t.write.rivals.repairs > repairsAtOnce {
+		t.write.retryAt = now + t.rules.Retry.Delay(int(t.write.rivals.repairs-repairsAtOnce))
 	}
 }
 
@@ -128,11 +127,11 @@ func (t *State) pinned() bool {
 }
 
 // finishGet applies the answer to a GET; pod is nil if the instance does not exist.
-func (t *State) finishGet(now Instant, pod *corev1.Pod) {
+func (t *State) finishGet(now Instant, seq uint64, pod *corev1.Pod) {
 	base, beaten := t.write.inflight.Pod, t.write.read == readRaced
 	t.write.read = readNothing
-	if pod != nil {
-		t.answer(now, pod)
+	if pod != nil && t.lacks(pod) {
+		t.foreign(now, seq, Known(pod))
 	}
 	t.write.inflight = nil
 	switch {
