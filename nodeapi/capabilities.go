@@ -7,11 +7,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"reflect"
 
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/kubewright/kubewright/nodeapi/internal/optional"
 )
 
 // A Pod names a pod in a request.
@@ -116,6 +119,16 @@ type backend struct {
 	forward PortForwarder
 	stats   StatsSource
 	metrics MetricsSource
+}
+
+// optionalMethods are the methods of the capabilities.
+var optionalMethods = []optional.Method{
+	optional.Of(LogSource.Logs, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Logs") }),
+	optional.Of(Executor.Exec, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Exec") }),
+	optional.Of(Attacher.Attach, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Attach") }),
+	optional.Of(PortForwarder.PortForward, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("PortForward") }),
+	optional.Of(StatsSource.StatsSummary, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("StatsSummary") }),
+	optional.Of(MetricsSource.MetricsResource, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("MetricsResource") }),
 }
 
 func newBackend(b any) (found backend) {

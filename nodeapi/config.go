@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/nodeapi/internal/optional"
 )
 
 // Defaults of Config.
@@ -50,7 +52,8 @@ type Config struct {
 	NodeName string
 	// Backend implements some of LogSource, Executor, Attacher, PortForwarder,
 	// StatsSource and MetricsSource. A request that needs another one of them is answered
-	// with 501. Required.
+	// with 501. New rejects a method with the name of one of theirs and another signature.
+	// Required.
 	Backend any
 	// Client is used for TokenReviews and SubjectAccessReviews, for the CA bundle
 	// of client certificates unless ClientCAFile or ClientCA is set, and for
@@ -182,6 +185,9 @@ func complete(cfg Config) (Config, field.ErrorList) {
 		}
 	}
 	required("Backend", isNil(cfg.Backend), "it serves the logs and commands")
+	for _, problem := range optional.Check("Backend", cfg.Backend, optionalMethods) {
+		problems = append(problems, problem.(*field.Error))
+	}
 	if isNil(cfg.Client) {
 		cfg.Client = nil
 		required("Client", cfg.Authenticator == nil, "unless Authenticator is set")

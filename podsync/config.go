@@ -16,6 +16,7 @@ import (
 	"github.com/kubewright/kubewright/internal/enum"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/nodename"
+	"github.com/kubewright/kubewright/internal/optional"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
@@ -85,20 +86,24 @@ type Config struct {
 	// Required. Provider runs the pods. It may also implement [Updater], [Watcher],
 	// [Inspector], [Releaser], [Admitter] and [Annotator].
 	Provider Provider
-	// Required, unless Informer is set. NodeName is the node whose pods are
+	// Required, unless Owns or Fleet is set. NodeName is the node whose pods are
 	// run.
 	NodeName string
 
 	// Informer delivers the pods. The program must run it. Its objects must be of type
 	// *corev1.Pod, or *CompactPod with the transform [Compact]. With an Informer one
-	// Controller can serve many nodes, see Owns. Default: the Controller runs its own
+	// Controller can serve many nodes, see Owns and Fleet. Default: the Controller runs its own
 	// informer, which selects spec.nodeName=NodeName on the server.
 	Informer cache.SharedIndexInformer
 	// Owns reports whether the Controller runs a pod of Informer. It must not
 	// change the pod, and its result must not change during the pod's life.
-	// Default: the pods bound to NodeName; if NodeName is empty, those bound to any
-	// node.
+	// Default: the pods bound to NodeName; with Fleet, those bound to any node.
 	Owns func(pod *corev1.Pod) bool
+	// Fleet makes the Controller run all pods of Informer that are bound to a node.
+	// Without it, New rejects an Informer with neither NodeName nor Owns, because the name
+	// may come from an environment variable that is not set. Then one node would
+	// run the pods of all nodes. Default: false.
+	Fleet bool
 	// Gate reports whether this process may act for a node. While it returns an
 	// error, the Controller starts and stops nothing on the node and writes nothing
 	// about its pods. When it returns nil again, the pods are reconciled with a new List.
@@ -251,8 +256,15 @@ func (cfg *Config) complete() error {
 	if lifecycle.IsNil(cfg.Provider) {
 		problems = append(problems, field.Required(field.NewPath("Provider"), "what runs the pods"))
 	}
-	if cfg.NodeName == "" && cfg.Informer == nil {
-		problems = append(problems, field.Required(field.NewPath("NodeName"), "unless Informer is set"))
+	problems = append(problems, optional.Check("Provider", cfg.Provider, optionalMethods)...)
+	if cfg.NodeName == "" && (cfg.Informer == nil || cfg.Owns == nil && !cfg.Fleet) {
+		problems = append(problems, field.Required(field.NewPath("NodeName"), "unless Informer is set, and Owns or Fleet says which of its pods are run"))
+	}
+	if cfg.Fleet && (cfg.NodeName != "" || cfg.Owns != nil) {
+		problems = append(problems, field.Forbidden(field.NewPath("Fleet"), "with NodeName or Owns, which select pods"))
+	}
+	if cfg.Fleet && cfg.Informer == nil {
+		problems = append(problems, field.Forbidden(field.NewPath("Fleet"), "needs Informer: the Controller's own shows the pods of NodeName only"))
 	}
 	problems = append(problems, nodename.Check("NodeName", cfg.NodeName)...)
 	if cfg.Owns != nil && cfg.Informer == nil {
@@ -262,9 +274,9 @@ func (cfg *Config) complete() error {
 		problems = append(problems, field.Forbidden(field.NewPath("Checkpoint"), "needs the Controller's own informer, which shows whether the API server can be reached"))
 	}
 	if cfg.Owns == nil {
-		node := cfg.NodeName
+		node, fleet := cfg.NodeName, cfg.Fleet
 		cfg.Owns = func(pod *corev1.Pod) bool {
-			return pod.Spec.NodeName != "" && (node == "" || pod.Spec.NodeName == node)
+			return pod.Spec.NodeName != "" && (fleet || pod.Spec.NodeName == node)
 		}
 	}
 	if cfg.Policy.MassHold == 0 {

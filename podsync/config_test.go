@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/podsync"
@@ -54,6 +55,34 @@ func TestConfigDefaultsAreValid(t *testing.T) {
 	cfg.NodeName = "Not_A_Name"
 	if _, err := podsync.New(cfg); err == nil || !strings.Contains(err.Error(), "NodeName: Invalid value") {
 		t.Errorf("an impossible node name: %v", err)
+	}
+}
+
+// An Informer may show the pods of all nodes: a node name that was left empty must not
+// make one node run them.
+func TestOnlyAFleetRunsThePodsOfAllNodes(t *testing.T) {
+	informer := cache.NewSharedIndexInformer(nil, &corev1.Pod{}, 0, nil)
+	owns := func(*corev1.Pod) bool { return true }
+	for _, c := range []struct {
+		cfg  podsync.Config
+		want string // "" if it is valid
+	}{
+		{podsync.Config{Informer: informer}, "NodeName: Required"},
+		{podsync.Config{Informer: informer, NodeName: "n"}, ""},
+		{podsync.Config{Informer: informer, Owns: owns}, ""},
+		{podsync.Config{Informer: informer, NodeName: "n", Owns: owns}, ""},
+		{podsync.Config{Informer: informer, Fleet: true}, ""},
+		{podsync.Config{Fleet: true}, "Fleet: Forbidden: needs Informer"},
+		{podsync.Config{Informer: informer, NodeName: "n", Fleet: true}, "Fleet: Forbidden: with NodeName or Owns"},
+		{podsync.Config{Informer: informer, Owns: owns, Fleet: true}, "Fleet: Forbidden: with NodeName or Owns"},
+	} {
+		c.cfg.Client = apitest.New(apitest.Options{}).Client(apitest.User{}).CoreV1()
+		c.cfg.Provider = podsynctest.NewBackend(podsynctest.Options{}).Connect()
+		_, err := podsync.New(c.cfg)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("informer %t, node name %q, owns %t, fleet %t: got %v, want %q",
+				c.cfg.Informer != nil, c.cfg.NodeName, c.cfg.Owns != nil, c.cfg.Fleet, err, c.want)
+		}
 	}
 }
 

@@ -304,7 +304,7 @@ func TestAFleetsGateIsAskedAboutNodesOnly(t *testing.T) {
 					}
 					return nil
 				}
-				w.cfg = podsync.Config{Informer: w.informer("", nil), Relist: 10 * time.Second, Gate: gate}
+				w.cfg = podsync.Config{Informer: w.informer("", nil), Fleet: true, Relist: 10 * time.Second, Gate: gate}
 				w.run()
 				w.bind(newPod("a"))
 				orphan := newPod("orphan", func(pod *corev1.Pod) { pod.UID = "orphan" })

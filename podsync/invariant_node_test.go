@@ -333,6 +333,7 @@ func TestTheCacheIsNeverChanged(t *testing.T) {
 			return string(b)
 		}
 		w.cfg.Informer = w.informer("", func(p *corev1.Pod) { seen[p] = spell(p) })
+		w.cfg.Fleet = true
 		w.run()
 		for i := range 5 {
 			w.bind(newPod(fmt.Sprint("p", i)))

@@ -7,10 +7,13 @@ import (
 	"context"
 	"iter"
 	"maps"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/optional"
 )
 
 // A Ref names one pod instance. It is comparable, and it is the only key that
@@ -163,7 +166,8 @@ const (
 )
 
 // The interfaces below are optional capabilities of a Provider. New asserts them once:
-// a wrapper must have the methods of the Provider that it wraps.
+// a wrapper must have the methods of the Provider that it wraps. New refuses a Provider
+// whose method has the name of one of theirs and another signature.
 
 // An Updater takes changes of a running pod's spec. Without it a change is
 // acknowledged in status.observedGeneration, unless State.Generation says that
@@ -244,6 +248,16 @@ type capabilities struct {
 	releaser  Releaser
 	admitter  Admitter
 	annotator Annotator
+}
+
+// optionalMethods are the methods of the optional interfaces.
+var optionalMethods = []optional.Method{
+	optional.Of(Updater.Update, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Update") }),
+	optional.Of(Watcher.Watch, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Watch") }),
+	optional.Of(Inspector.Inspect, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Inspect") }),
+	optional.Of(Releaser.Release, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Release") }),
+	optional.Of(Admitter.Admit, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Admit") }),
+	optional.Of(Annotator.Annotate, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Annotate") }),
 }
 
 func capabilitiesOf(p Provider) (c capabilities) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/nodename"
+	"github.com/kubewright/kubewright/internal/optional"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
@@ -75,8 +76,8 @@ func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 	if cfg.Resolver != nil && cfg.Client == nil {
 		problems = append(problems, field.Required(field.NewPath("Client"), "with Resolver, to tell a missing object from a missing key"))
 	}
-	problems = append(problems, checkMethods("provider", provider)...)
-	problems = append(problems, checkMethods("NodeProvider", cfg.NodeProvider)...)
+	problems = append(problems, optional.Check("provider", provider, optionalMethods)...)
+	problems = append(problems, optional.Check("NodeProvider", cfg.NodeProvider, optionalMethods)...)
 	if err := lifecycle.InvalidConfig("vkadapter", problems); err != nil {
 		return nil, err
 	}
@@ -107,56 +108,27 @@ func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 	return a, nil
 }
 
-// optional are the methods that New looks for, each in an interface of its own kind.
-var optional = []reflect.Type{
-	reflect.TypeFor[node.PodNotifier](), reflect.TypeFor[node.NodeProvider](), reflect.TypeFor[uidHandler](),
-	reflect.TypeFor[logProvider](), reflect.TypeFor[execProvider](), reflect.TypeFor[attachProvider](),
-	reflect.TypeFor[forwardProvider](), reflect.TypeFor[statsProvider](), reflect.TypeFor[metricsProvider](),
-}
+// The methods of node.NodeProvider, which a provider may have one by one.
+type (
+	pinger interface {
+		Ping(ctx context.Context) error
+	}
+	statusNotifier interface {
+		NotifyNodeStatus(ctx context.Context, notify func(*corev1.Node))
+	}
+)
 
-// checkMethods returns the methods of v that look like optional ones and are not: without
-// this check their feature would be missing without a word.
-func checkMethods(what string, v any) (problems []error) {
-	if v == nil {
-		return nil
-	}
-	has := reflect.TypeOf(v)
-	for _, want := range optional {
-		for i := range want.NumMethod() {
-			m := want.Method(i)
-			got, ok := has.MethodByName(m.Name)
-			if !ok {
-				if want == reflect.TypeFor[uidHandler]() && anyMethod(has, want) {
-					problems = append(problems, field.Required(field.NewPath(what).Child(m.Name), fmt.Sprintf("%v has its companion, and both are needed: %v", has, m.Type)))
-				}
-				continue
-			}
-			if signature := withoutReceiver(got.Type); signature != m.Type {
-				problems = append(problems, field.TypeInvalid(field.NewPath(what).Child(m.Name), signature.String(), fmt.Sprintf("want %v", m.Type)))
-			}
-		}
-	}
-	return problems
-}
-
-// anyMethod reports whether t has a method with the name of one of want.
-func anyMethod(t, want reflect.Type) bool {
-	for i := range want.NumMethod() {
-		if _, ok := t.MethodByName(want.Method(i).Name); ok {
-			return true
-		}
-	}
-	return false
-}
-
-// withoutReceiver returns the type of a method as an interface has it.
-func withoutReceiver(method reflect.Type) reflect.Type {
-	in, out := make([]reflect.Type, 0, method.NumIn()), make([]reflect.Type, 0, method.NumOut())
-	for i := 1; i < method.NumIn(); i++ {
-		in = append(in, method.In(i))
-	}
-	for i := range method.NumOut() {
-		out = append(out, method.Out(i))
-	}
-	return reflect.FuncOf(in, out, method.IsVariadic())
+// optionalMethods are the methods that New looks for.
+var optionalMethods = []optional.Method{
+	optional.Of(node.PodNotifier.NotifyPods, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("NotifyPods") }),
+	optional.Of(pinger.Ping, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Ping") }),
+	optional.Of(statusNotifier.NotifyNodeStatus, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("NotifyNodeStatus") }),
+	optional.Of(uidHandler.GetPodByUID, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("GetPodByUID") }),
+	optional.Of(uidHandler.GetPodStatusByUID, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("GetPodStatusByUID") }),
+	optional.Of(logProvider.GetContainerLogs, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("GetContainerLogs") }),
+	optional.Of(execProvider.RunInContainer, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("RunInContainer") }),
+	optional.Of(attachProvider.AttachToContainer, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("AttachToContainer") }),
+	optional.Of(forwardProvider.PortForward, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("PortForward") }),
+	optional.Of(statsProvider.GetStatsSummary, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("GetStatsSummary") }),
+	optional.Of(metricsProvider.GetMetricsResource, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("GetMetricsResource") }),
 }

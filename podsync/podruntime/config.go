@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/optional"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
@@ -111,6 +112,7 @@ func (cfg *Config) complete() error {
 	if lifecycle.IsNil(cfg.Runtime) {
 		problems = append(problems, field.Required(field.NewPath("Runtime"), "it runs the containers"))
 	}
+	problems = append(problems, optional.Check("Runtime", cfg.Runtime, optionalMethods)...)
 	if !filepath.IsAbs(cfg.Root) {
 		problems = append(problems, field.Invalid(field.NewPath("Root"), cfg.Root, "must be an absolute path"))
 	}

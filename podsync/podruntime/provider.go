@@ -58,7 +58,9 @@ var _ interface {
 	podsync.Updater
 } = (*Provider)(nil)
 
-// New returns a Provider. The error names every field of cfg that can't be used.
+// New returns a Provider. The error names every field of cfg that can't be used. It also
+// names every method of the Runtime that has the name of an optional method, but another
+// signature.
 func New(cfg Config) (*Provider, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err

@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubewright/kubewright/internal/optional"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
@@ -342,6 +344,24 @@ type capabilities struct {
 	meter      DiskMeter
 	checker    Checker
 	podChecker PodChecker
+}
+
+// optionalMethods are the methods of the optional interfaces.
+var optionalMethods = []optional.Method{
+	optional.Of(Watcher.Watch, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Watch") }),
+	optional.Of(Execer.Exec, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Exec") }),
+	optional.Of(LogTailer.LogTail, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("LogTail") }),
+	optional.Of(Puller.Pull, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Pull") }),
+	optional.Of(Sandboxer.SetUpPod, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("SetUpPod") }),
+	optional.Of(Sandboxer.TearDownPod, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("TearDownPod") }),
+	optional.Of(Sandboxer.RemovePod, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("RemovePod") }),
+	optional.Of(Sandboxer.ListPods, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("ListPods") }),
+	optional.Of(Resizer.Resize, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Resize") }),
+	optional.Of(PodResizer.Resize, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Resize") }),
+	optional.Of(PodResizer.ResizePod, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("ResizePod") }),
+	optional.Of(DiskMeter.DiskUsage, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("DiskUsage") }),
+	optional.Of(Checker.Check, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Check") }),
+	optional.Of(PodChecker.CheckPod, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("CheckPod") }),
 }
 
 func capabilitiesOf(r Runtime) (c capabilities) {
