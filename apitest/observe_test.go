@@ -188,6 +188,34 @@ func TestStallReads(t *testing.T) {
 		if got, want := state("0"), s.ResourceVersion()+" a2 b1 c1"; got != want {
 			t.Errorf("list after resume: %s, want %s", got, want)
 		}
+		held := map[string]int{}
+		for _, r := range s.Requests(apitest.Match{User: "late"}) {
+			held[r.Verb] += r.Held
+		}
+		if held["list"] != 2+2 || held["get"] != 1 || held["watch"] != 3 {
+			t.Errorf("Held is %v", held)
+		}
+	})
+}
+
+// TestStaleInformer starts an informer on a server whose watch cache stands still. Without
+// initial events in watches, its list is old.
+func TestStaleInformer(t *testing.T) {
+	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+		s.Put(podOn("a", "n"))
+		s.Put(podOn("b", "n"))
+		resume := s.StallReads(apitest.Match{}, 1)
+		defer s.RefuseWatchLists(apitest.Match{Resource: "pods"})()
+		names, stop := informer(t, s)
+		defer stop()
+		time.Sleep(time.Second)
+		if got, want := names(), "[a=]"; got != want {
+			t.Errorf("the informer has %s, want %s", got, want)
+		}
+		resume()
+		if got := names(); got != "[a= b=]" {
+			t.Errorf("after resume the informer has %s", got)
+		}
 	})
 }
 

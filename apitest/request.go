@@ -52,6 +52,7 @@ type Request struct {
 	Duration time.Duration // from arrival to response; for a watch to its end
 	Err      error         // the transport error the client got instead of a response
 	Fault    string        // name of the injected fault that decided the answer
+	Held     int           // changes that LagWatches, StallWatches or StallReads delayed, or left out of the answer
 	Done     bool          // false while the request (or its watch) is still running
 }
 
@@ -146,7 +147,7 @@ func outer(r *request.Request) Request {
 		Namespace: r.Namespace, Name: r.Name,
 		LabelSelector: r.LabelSelector, FieldSelector: r.FieldSelector, FieldManager: r.FieldManager, DryRun: r.DryRun,
 		ContentType: r.ContentType, Accept: r.Accept, UserAgent: r.UserAgent, PatchType: r.PatchType, Body: r.Body,
-		Code: r.Code, Duration: r.Duration, Err: r.Err, Fault: r.Fault, Done: r.Done,
+		Code: r.Code, Duration: r.Duration, Err: r.Err, Fault: r.Fault, Held: r.Held, Done: r.Done,
 	}
 }
 

@@ -37,6 +37,14 @@ func (s *Server) StallReads(m Match, writes int) (resume func()) {
 	return s.core.AddRule(&serve.Rule{Match: m.inner(), Until: until})
 }
 
+// RefuseWatchLists answers the watches that match and ask for initial events with 422,
+// until remove is called, as a server does whose gate WatchList is off. The reflectors of
+// client-go then use a list with resourceVersion 0 for the rest of their life. Such a list
+// can be old, see StallReads, and a watch with initial events can't.
+func (s *Server) RefuseWatchLists(m Match) (remove func()) {
+	return s.core.AddRule(&serve.Rule{Match: m.inner(), NoLists: true, Until: math.MaxUint64})
+}
+
 // DropWatches ends the watches that match, after their queued events, and returns
 // their number. The stream ends without an error, as when an API server shuts
 // down.

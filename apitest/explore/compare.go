@@ -30,11 +30,10 @@ var (
 // editedKey is the annotation of the edit fault. The comparison ignores it.
 const editedKey = "explore.test/edited"
 
-// normalized returns the objects of the server in a form that can be compared between
+// normalized returns objects of a server in a form that can be compared between
 // runs, by "Kind ns/name". Objects with generated names are collected under the prefix.
-func normalized(s *apitest.Server, ignore []string) map[string]any {
+func normalized(objects []apiruntime.Object, ignore []string) map[string]any {
 	n := &normalizer{general: map[string]string{}, owners: map[string]string{}, ignore: ignore}
-	objects := s.Objects()
 	for _, obj := range objects {
 		m, err := meta.Accessor(obj)
 		if err != nil {

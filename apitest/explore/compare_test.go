@@ -47,7 +47,7 @@ func ends(t *testing.T, ignore []string, x, y []metav1.Object) []string {
 				s.Put(o)
 			}
 		}
-		got = append(got, normalized(s, ignore))
+		got = append(got, normalized(s.Objects(), ignore))
 	}
 	return differences(got[0], got[1])
 }

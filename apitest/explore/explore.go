@@ -40,12 +40,24 @@ type Report struct {
 	// faults.
 	Plans, Pairs int
 	// Missed counts the plans whose place was not reached, because the run took another
-	// way before.
+	// way before, or whose fault had no effect. Events that are late have none if there are
+	// no events, for example.
 	Missed int
+	// Faults counts the plans with one fault by the name of the fault, in the order in
+	// which they were tried first.
+	Faults []Tried
 	// Findings are in the order of their plans.
 	Findings []Finding
 	// Took is the real time.
 	Took time.Duration
+}
+
+// Tried is what became of one fault.
+type Tried struct {
+	// Fault is the name of the fault, without the object.
+	Fault string
+	// Plans is the number of plans, and Acted how many of them have had an effect.
+	Plans, Acted int
 }
 
 // Run explores a scenario, and fails t for each finding. See Find.
@@ -66,8 +78,13 @@ func Run(t *testing.T, cfg Config, scenario func(w *World) Scenario) {
 		t.Errorf("finding%s\nreplay with: go test -run '%s' -explore.plan='%s'\n%s", often, pattern(t.Name()), f.Plan, f.Story)
 	}
 	if report.Plans > 0 {
-		t.Logf("%d plans (%d pairs) in %v, %d places not reached, %d findings",
+		t.Logf("%d plans (%d pairs) in %v, %d not reached or without an effect, %d findings",
 			report.Plans, report.Pairs, report.Took.Round(time.Millisecond), report.Missed, len(report.Findings))
+		for _, f := range report.Faults {
+			if f.Acted == 0 {
+				t.Logf("%q had no effect in any of %d plans", f.Fault, f.Plans)
+			}
+		}
 	}
 }
 
@@ -182,13 +199,35 @@ func (s *survey) singles(plans []string) {
 		verdicts[i] = v
 		p.done(v.Problem != "")
 	})
-	for _, v := range verdicts {
+	for i, v := range verdicts {
 		fresh := s.add(v)
+		s.count(plans[i], v)
 		if v.Problem != "" {
 			s.bad = append(s.bad, v.Plan)
 		} else if len(v.Next) > 0 {
 			s.seeds = append(s.seeds, seed{v.Plan, v.Next, 1 + fresh})
 		}
+	}
+}
+
+// count enters the result of a plan with one fault in the counts of its fault.
+func (s *survey) count(line string, v verdict) {
+	p, err := plan.Parse(line)
+	if err != nil || len(p) != 1 {
+		return
+	}
+	f, at := faultNamed(s.cfg.Faults, p[0].Fault)
+	if at < 0 {
+		return
+	}
+	at = slices.IndexFunc(s.report.Faults, func(x Tried) bool { return x.Fault == f.Name })
+	if at < 0 {
+		at = len(s.report.Faults)
+		s.report.Faults = append(s.report.Faults, Tried{Fault: f.Name})
+	}
+	s.report.Faults[at].Plans++
+	if !v.Missed {
+		s.report.Faults[at].Acted++
 	}
 }
 

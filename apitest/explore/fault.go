@@ -57,8 +57,10 @@ type Fault struct {
 	watched bool                  // one plan for each resource that the program watches
 	objects bool                  // one plan for each object
 	lasts   time.Duration
+	later   bool // apply reports with exchange.acted that the fault has had an effect
 	apply   func(x *exchange)
 	object  string // in a plan: the object, as "Kind ns/name", or the resource
+	hit     int    // in a plan: its index
 }
 
 // Faults returns the faults that are tried by default. A caller may leave some out and
@@ -133,28 +135,27 @@ func Faults() []Fault {
 				return send()
 			}
 		}},
-		{Name: "late events", places: changes, shared: true, lasts: lateFor, apply: func(x *exchange) {
-			time.AfterFunc(lateFor, x.w.Server.StallWatches(apitest.Match{}))
+		{Name: "late events", places: changes, shared: true, lasts: lateFor, later: true, apply: func(x *exchange) {
+			m := ofPrograms("")
+			x.holds(lateFor, m, x.w.Server.StallWatches(m))
 		}},
-		{Name: "late", places: changes, watched: true, lasts: lateFor, apply: func(x *exchange) {
-			time.AfterFunc(lateFor, x.w.Server.StallWatches(apitest.Match{User: x.p.program.User.Name, Resource: x.object}))
+		{Name: "late", places: changes, watched: true, lasts: lateFor, later: true, apply: func(x *exchange) {
+			m := ofPrograms(x.p.program.Name)
+			m.Resource = x.object
+			x.holds(lateFor, m, x.w.Server.StallWatches(m))
 		}},
-		{Name: "dropped events", places: changes, shared: true, lasts: dropFor, apply: func(x *exchange) {
-			resume := x.w.Server.StallWatches(apitest.Match{})
-			time.AfterFunc(dropFor, func() {
-				x.w.Server.Compact()
-				x.w.Server.BreakWatches(apitest.Match{})
-				time.Sleep(time.Nanosecond) // the streams have ended, without the events that were held back
-				resume()
-			})
-		}},
+		{Name: "dropped events", places: changes, shared: true, lasts: dropFor, later: true, apply: drop},
 		{Name: "takeover", lasts: pauseFor, apply: takeover},
-		{Name: "edit", objects: true, shared: true, apply: edit},
-		{Name: "delete", objects: true, shared: true, World: true, apply: func(x *exchange) { x.remove(metav1.DeleteOptions{}) }},
-		{Name: "recreate", objects: true, shared: true, World: true, apply: recreate},
-		{Name: "restore", places: changes, shared: true, World: true, lasts: restoreIn, apply: func(x *exchange) {
+		{Name: "edit", objects: true, shared: true, later: true, apply: edit},
+		{Name: "delete", objects: true, shared: true, World: true, later: true, apply: func(x *exchange) { x.remove(metav1.DeleteOptions{}) }},
+		{Name: "recreate", objects: true, shared: true, World: true, later: true, apply: recreate},
+		{Name: "restore", places: changes, shared: true, World: true, lasts: restoreIn, later: true, apply: func(x *exchange) {
 			restore := x.w.Server.Backup()
+			acted, then := x.acted(), x.w.Server.ResourceVersion()
 			time.AfterFunc(restoreIn, func() {
+				if x.w.Server.ResourceVersion() != then {
+					acted()
+				}
 				x.w.note("the API server is restored")
 				restore()
 				x.w.changed()
@@ -162,9 +163,12 @@ func Faults() []Fault {
 		}},
 	}
 	for _, k := range []int{1, 2, 4} {
-		faults = append(faults, Fault{Name: "stale " + strconv.Itoa(k), places: changes, lasts: staleFor, apply: func(x *exchange) {
+		faults = append(faults, Fault{Name: "stale " + strconv.Itoa(k), places: changes, lasts: staleFor, later: true, apply: func(x *exchange) {
+			m, holds := ofPrograms(x.p.program.Name), x.holding()
 			x.after(func() {
-				time.AfterFunc(staleFor, x.w.Server.StallReads(apitest.Match{User: x.p.program.User.Name}, k))
+				lists := x.w.Server.RefuseWatchLists(m) // which may not be old
+				reads := x.w.Server.StallReads(m, k)
+				holds(staleFor, m, func() { lists(); reads() })
 				x.p.crash()
 			})
 		}})
@@ -195,16 +199,80 @@ type exchange struct {
 	send  func() (*http.Response, error) // the rest of the exchange
 
 	object string // the object of the fault
+	hit    int    // the index of the fault in the plan
 }
 
 func (x *exchange) apply(f Fault) {
-	x.object = f.object
+	x.object, x.hit = f.object, f.hit
 	if f.Do != nil {
 		f.Do(x.w)
 	}
 	if f.apply != nil {
 		f.apply(x)
 	}
+	if !f.later {
+		x.acted()()
+	}
+}
+
+// acted returns a function that records that the fault has had an effect.
+func (x *exchange) acted() func() {
+	w, hit := x.w, x.hit
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.acted[hit] = true
+	}
+}
+
+// holds ends a delay of the requests that m matches after d. It has had an effect if a
+// change was held back.
+func (x *exchange) holds(d time.Duration, m apitest.Match, end func()) { x.holding()(d, m, end) }
+
+// holding returns holds for the fault that is applied now.
+func (x *exchange) holding() func(d time.Duration, m apitest.Match, end func()) {
+	acted := x.acted()
+	return func(d time.Duration, m apitest.Match, end func()) {
+		was := held(x.w.Server, m)
+		time.AfterFunc(d, func() {
+			if held(x.w.Server, m) > was {
+				acted()
+			}
+			end()
+		})
+	}
+}
+
+// held counts the changes that were held back from the requests that m matches.
+func held(s *apitest.Server, m apitest.Match) (n int) {
+	for _, r := range s.Requests(m) {
+		n += r.Held
+	}
+	return n
+}
+
+// agent is in the User-Agent of each request of a program, before its name.
+const agent = " explore/"
+
+// ofPrograms matches the requests of a program, or those of all programs for "".
+func ofPrograms(name string) apitest.Match {
+	return apitest.Match{Func: func(r apitest.Request) bool {
+		_, program, ok := strings.Cut(r.UserAgent, agent)
+		return ok && (name == "" || program == name)
+	}}
+}
+
+// drop loses the events of all watches for a while. Then the watches end, and can't go on
+// where they were.
+func drop(x *exchange) {
+	m := ofPrograms("")
+	resume := x.w.Server.StallWatches(m)
+	x.holds(dropFor, m, func() {
+		x.w.Server.Compact()
+		x.w.Server.BreakWatches(m)
+		time.Sleep(time.Nanosecond) // the streams have ended, without the events that were held back
+		resume()
+	})
 }
 
 // wait lets time pass. It returns an error if the program gives up the request before that.
@@ -332,6 +400,7 @@ func edit(x *exchange) {
 			m.SetAnnotations(annotations)
 			x.w.Server.Put(obj)
 			x.report("edit", nil)
+			x.acted()()
 			return
 		}
 	}
@@ -341,7 +410,11 @@ func edit(x *exchange) {
 func (x *exchange) remove(opts metav1.DeleteOptions) (dynamic.ResourceInterface, *unstructured.Unstructured, bool) {
 	client, u, ok := x.target()
 	if ok {
-		x.report("delete", client.Delete(context.Background(), u.GetName(), opts))
+		err := client.Delete(context.Background(), u.GetName(), opts)
+		if err == nil {
+			x.acted()()
+		}
+		x.report("delete", err)
 	}
 	return client, u, ok
 }
@@ -380,20 +453,29 @@ func (f *Fault) each() bool { return f.objects || f.watched }
 func faultsOf(known []Fault, p plan.Plan) (faults []Fault, _ error) {
 	known = append(slices.Clone(known), Faults()...)
 	for _, h := range p {
-		at := slices.IndexFunc(known, func(f Fault) bool { return f.Name == h.Fault && !f.each() })
-		if at < 0 {
-			at = slices.IndexFunc(known, func(f Fault) bool { return f.each() && strings.HasPrefix(h.Fault, f.Name+" ") })
-		}
+		f, at := faultNamed(known, h.Fault)
 		if at < 0 {
 			return nil, fmt.Errorf("explore: plan %q: unknown fault %q", p, h.Fault)
 		}
-		f := known[at]
+		f.hit = len(faults)
 		if f.each() {
 			f.object = strings.TrimPrefix(h.Fault, f.Name+" ")
 		}
 		faults = append(faults, f)
 	}
 	return faults, nil
+}
+
+// faultNamed returns the fault of a name in a plan and its index, or -1.
+func faultNamed(known []Fault, name string) (Fault, int) {
+	at := slices.IndexFunc(known, func(f Fault) bool { return f.Name == name && !f.each() })
+	if at < 0 {
+		at = slices.IndexFunc(known, func(f Fault) bool { return f.each() && strings.HasPrefix(name, f.Name+" ") })
+	}
+	if at < 0 {
+		return Fault{}, at
+	}
+	return known[at], at
 }
 
 // plansAt returns the plans with one fault for a place.

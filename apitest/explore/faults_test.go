@@ -693,9 +693,119 @@ func TestEachFaultActs(t *testing.T) {
 		}
 		t.Run(f.Name, func(t *testing.T) {
 			report := explore.Find(t, only(f.Name), twinsScenario(true))
+			if slices.Contains([]string{"late events", "dropped events", "stale 1", "stale 2", "stale 4"}, f.Name) {
+				if report.Missed != report.Plans {
+					t.Errorf("%d of %d plans had an effect on a program without watches", report.Plans-report.Missed, report.Plans)
+				}
+				report = explore.Find(t, only(f.Name), followScenario)
+			}
 			if report.Plans == 0 || report.Missed > 0 || len(report.Findings) > 0 {
 				t.Errorf("%d plans, %d missed, findings %q", report.Plans, report.Missed, plans(report))
 			}
 		})
+	}
+}
+
+// follow copies the ConfigMap "in" to "out" with an informer. It gets what it writes back
+// as events.
+func follow(ctx context.Context, p *explore.Process) error {
+	client := kubernetes.NewForConfigOrDie(p.Config)
+	f := informers.NewSharedInformerFactory(client, 0)
+	inf := f.Core().V1().ConfigMaps()
+	lister := inf.Lister().ConfigMaps("default")
+	f.StartWithContext(ctx)
+	defer f.Shutdown()
+	maps := client.CoreV1().ConfigMaps("default")
+	return loop(ctx, func() error {
+		in, err := lister.Get("in")
+		if err != nil {
+			return err
+		}
+		out, err := maps.Get(ctx, "out", metav1.GetOptions{})
+		switch {
+		case err != nil:
+			_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "out"}, Data: in.Data}, metav1.CreateOptions{})
+		case out.Data["v"] != in.Data["v"]:
+			out.Data = in.Data
+			_, err = maps.Update(ctx, out, metav1.UpdateOptions{})
+		}
+		return err
+	})
+}
+
+func followScenario(w *explore.World) explore.Scenario {
+	set := func(v string) func() error {
+		return func() error {
+			for _, name := range []string{"other", "in"} {
+				w.Server.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string]string{"v": v}})
+			}
+			return nil
+		}
+	}
+	copied := func(v string) func() bool {
+		return func() bool {
+			out := apitest.Get[*corev1.ConfigMap](w.Server, "default", "out")
+			return out != nil && out.Data["v"] == v
+		}
+	}
+	return explore.Scenario{
+		Programs: []explore.Program{{Name: "follow", Run: follow}},
+		Steps: []explore.Step{
+			{Name: "1", Do: set("1"), Until: copied("1")},
+			{Name: "2", Do: set("2"), Until: copied("2")},
+		},
+	}
+}
+
+// A program whose informer starts with an older list is found if it can't bear that, and a
+// fault that has no effect is not counted as tried.
+func TestStalenessArrivesInInformers(t *testing.T) {
+	report := explore.Find(t, only("stale 1", "stale 2", "stale 4"), func(w *explore.World) explore.Scenario {
+		s := followScenario(w)
+		back := false
+		was := ""
+		s.Always = []explore.Invariant{{Name: "out does not go back", Holds: func() error {
+			if out := apitest.Get[*corev1.ConfigMap](w.Server, "default", "out"); out != nil {
+				back = back || out.Data["v"] < was
+				was = out.Data["v"]
+			}
+			if back {
+				return errors.New("it has an older value")
+			}
+			return nil
+		}}}
+		return s
+	})
+	if got := plans(report); len(got) == 0 || !slices.Contains(got, "stale 4 @ follow: update configmaps default/out #1") {
+		t.Errorf("%d plans, %d missed, found %q", report.Plans, report.Missed, got)
+	}
+	for _, f := range report.Faults {
+		if f.Acted == 0 || f.Plans == 0 {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// The only label of an object can differ from run to run without hiding or inventing a
+// difference of another object.
+func TestOnlyLabelDiffers(t *testing.T) {
+	run := 0
+	report := explore.Find(t, only("500"), func(w *explore.World) explore.Scenario {
+		run++
+		for name, label := range map[string]string{"random": fmt.Sprint(run), "fixed": "x"} {
+			w.Server.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{name: label}}})
+		}
+		return explore.Scenario{
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				if create(ctx, p, "a") != nil {
+					apitest.Edit(w.Server, "default", "fixed", func(m *corev1.ConfigMap) { m.Labels["fixed"] = "y" })
+				}
+				return loop(ctx, func() error { return create(ctx, p, "a") })
+			}}},
+			Steps: []explore.Step{{Name: "a", Until: has(w, "a")}},
+		}
+	})
+	if len(report.Findings) != 1 || !strings.Contains(report.Findings[0].Problem, `ConfigMap default/fixed .metadata.labels.fixed: "y", in the reference "x"`) {
+		t.Errorf("%+v", report.Findings)
 	}
 }

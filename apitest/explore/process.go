@@ -283,6 +283,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	discovery := place.Target != "" && place.Target[0] == '/'
 	resp, err := p.exchange(ctx, place, discovery, func(ctx context.Context) (*http.Response, error) {
 		req := req.Clone(ctx)
+		req.Header.Set("User-Agent", req.Header.Get("User-Agent")+agent+p.program.Name)
 		if body != nil {
 			req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		}

@@ -40,7 +40,7 @@ type job struct {
 // A verdict is the result of a job.
 type verdict struct {
 	Plan    string // the part of the job's plan that the problems need
-	Missed  bool   // a place of the plan was not reached
+	Missed  bool   // a place of the plan was not reached, or its fault had no effect
 	Problem string // the first problem; empty if there is none
 	Story   string
 	Runs    int // of the plan
@@ -51,7 +51,7 @@ type verdict struct {
 	Next []string
 }
 
-// prepare runs the reference twice, to learn which fields differ without a fault.
+// prepare runs the reference several times, to learn which fields differ without a fault.
 func (l *lab) prepare() error {
 	none := func(problems []string) error {
 		if len(problems) == 0 {
@@ -59,17 +59,17 @@ func (l *lab) prepare() error {
 		}
 		return errors.New("explore: the run without faults has problems:\n" + strings.Join(problems, "\n"))
 	}
-	first := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
-	if err := none(first.problems); err != nil {
-		return err
+	var runs [3]outcome
+	for i := range runs {
+		runs[i] = runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
+		if err := none(runs[i].problems); err != nil {
+			return err
+		}
 	}
-	second := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
-	if err := none(second.problems); err != nil {
-		return err
-	}
-	l.cfg.Ignore = append(slices.Clone(l.cfg.Ignore), noise(first.end, second.end)...)
-	l.ref = runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
-	l.cfg.Ignore = append(l.cfg.Ignore, noise(first.end, l.ref.end)...)
+	l.ref = runs[2]
+	l.cfg.Ignore = append(slices.Clone(l.cfg.Ignore), noise(runs[0].end, runs[1].end)...)
+	l.cfg.Ignore = append(l.cfg.Ignore, noise(runs[0].end, l.ref.end)...)
+	l.ref.end = normalized(l.ref.objects, l.cfg.Ignore)
 	again := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
 	if lines := differences(l.ref.end, again.end); len(lines) > 0 {
 		return errors.New("explore: runs without faults end differently (see Config.Ignore):\n" + strings.Join(lines, "\n"))

@@ -27,7 +27,7 @@ func (l *lab) story(p plan.Plan, out *outcome, lines int) string {
 		fmt.Fprintf(&b, "problem: %s\n", strings.ReplaceAll(problem, "\n", "\n    "))
 	}
 	if out.missed {
-		b.WriteString("a place of the plan was not reached\n")
+		b.WriteString("a place of the plan was not reached, or its fault had no effect\n")
 	}
 	ref, run := folded(l.ref.journal), folded(out.journal)
 	same := 0

@@ -19,6 +19,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/apitest/internal/plan"
 )
@@ -56,6 +58,7 @@ type World struct {
 	extra     map[string]int // second instances of a program
 	seen      map[plan.Place]int
 	hit       []bool
+	acted     []bool    // the faults that had an effect
 	busy      time.Time // the last fault is over by then
 	requests  int
 	instant   time.Duration // the millisecond of the last request
@@ -95,9 +98,10 @@ type spot struct {
 // outcome is the result of one run.
 type outcome struct {
 	problems []string
-	missed   bool // a hit of the plan was not reached
+	missed   bool // a place of the plan was not reached, or its fault had no effect
 	worldly  bool
-	end      map[string]any // the objects
+	end      map[string]any    // the objects, normalized
+	objects  []kruntime.Object // the objects of a run without faults
 	spots    []spot
 	journal  []*entry
 	requests int
@@ -333,7 +337,7 @@ func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Pl
 	apitest.Bubble(t, cfg.Options, func(_ *testing.T, s *apitest.Server) {
 		w := &World{
 			Server: s, cfg: cfg, plan: p, faults: faults, limit: how.limit, order: newTurnstile(how.free), begun: time.Now(),
-			wake: make(chan struct{}, 1), extra: map[string]int{}, seen: map[plan.Place]int{}, hit: make([]bool, len(p)),
+			wake: make(chan struct{}, 1), extra: map[string]int{}, seen: map[plan.Place]int{}, hit: make([]bool, len(p)), acted: make([]bool, len(p)),
 			broken: map[string]bool{}, refused: map[string]bool{},
 		}
 		w.listing.Store(how.list)
@@ -367,7 +371,11 @@ func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) er
 	if finished && !w.worldly.Load() {
 		w.compare(same)
 	}
-	out.end = normalized(w.Server, w.cfg.Ignore)
+	objects := w.Server.Objects()
+	out.end = normalized(objects, w.cfg.Ignore)
+	if len(w.plan) == 0 {
+		out.objects = objects
+	}
 	out.virtual = w.now()
 	w.mu.Lock()
 	out.requests = w.requests
@@ -404,7 +412,7 @@ func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) er
 	out.problems, out.spots, out.journal, out.refused = w.problems, w.spots, w.journal, w.refused
 	out.worldly = w.worldly.Load()
 	for i, h := range w.plan {
-		out.missed = out.missed || !w.hit[i] && h.Place.Number > 0
+		out.missed = out.missed || !w.acted[i] || !w.hit[i] && h.Place.Number > 0
 	}
 }
 
@@ -512,7 +520,7 @@ func (w *World) compare(same func(map[string]any) error) {
 	err := w.await(func() error {
 		if same != nil {
 			if now := w.Server.ResourceVersion(); now != version {
-				version, differs = now, same(normalized(w.Server, w.cfg.Ignore))
+				version, differs = now, same(normalized(w.Server.Objects(), w.cfg.Ignore))
 			}
 			if differs != nil {
 				return differs

@@ -34,6 +34,7 @@ type Request struct {
 	Duration time.Duration
 	Err      error
 	Fault    string
+	Held     int // changes that were kept from it
 	Done     bool
 
 	Named  bool // the path has a name

@@ -42,7 +42,10 @@ func (c *Call) get() (*Answer, error) {
 	}
 	it, err := c.lookup()
 	if until := c.s.watches.of(c.r).Until; rv != "" && until != math.MaxUint64 {
-		it, err = c.lookupAt(until)
+		now := it
+		if it, err = c.lookupAt(until); it != now {
+			c.hold(1)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -112,6 +115,13 @@ func (c *Call) waitFresh(rv string) error {
 		if err := request.Sleep(c.ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
+	}
+}
+
+// hold counts changes that are left out of the answer.
+func (c *Call) hold(changes int) {
+	if changes > 0 {
+		c.s.Journal.Update(c.r, func(r *request.Request) { r.Held += changes })
 	}
 }
 
@@ -226,6 +236,9 @@ func (c *Call) page(sel *selector, opts *metav1.ListOptions) (items []*store.Ite
 	case opts.ResourceVersion != "" && (opts.Limit == 0 || asked == 0):
 		// The watch cache serves such a list, and as a whole.
 		rv, opts.Limit = min(rv, until), 0
+		if evs, ok := t.Since(rv); ok {
+			c.hold(sel.count(evs))
+		}
 	}
 	at, exact := t.At(rv)
 	if !exact && rv < until {
@@ -345,6 +358,16 @@ func (sel *selector) matches(obj runtime.Object) bool {
 		}
 	}
 	return sel.labels.Empty() || sel.labels.Matches(labels.Set(m.GetLabels()))
+}
+
+// count returns how many of the changes are about selected objects.
+func (sel *selector) count(changes []store.Event) (n int) {
+	for _, ev := range changes {
+		if sel.matches(ev.Cur.Obj) || ev.Prev != nil && sel.matches(ev.Prev.Obj) {
+			n++
+		}
+	}
+	return n
 }
 
 // listOptions reads and validates the options of a list or watch.

@@ -66,6 +66,7 @@ type watcher struct {
 
 	mu    sync.Mutex
 	queue []frame
+	held  int // frames at the head of queue that have been counted in Request.Held
 	ended bool
 	err   error // the result of Read when the queue is empty
 }
@@ -75,7 +76,7 @@ func (c *Call) watch() (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts, err := c.listOptions(c.s.gate("WatchList"))
+	opts, err := c.listOptions(c.s.gate("WatchList") && !c.s.watches.of(c.r).NoLists)
 	if err != nil {
 		return nil, err
 	}
@@ -227,9 +228,16 @@ func (w *watcher) take() (*frame, time.Duration, error) {
 		return nil, 0, err
 	}
 	rule := w.c.s.watches.of(w.c.r)
+	held := 0
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer func() {
+		w.mu.Unlock()
+		if held > 0 {
+			w.c.s.Journal.Update(w.c.r, func(r *request.Request) { r.Held += held })
+		}
+	}()
 	if rule.Stalled || len(w.queue) > 0 && w.queue[0].revision() > rule.Until {
+		held = w.hold()
 		if w.ended && w.err != io.EOF {
 			return nil, 0, w.err
 		}
@@ -243,11 +251,25 @@ func (w *watcher) take() (*frame, time.Duration, error) {
 	}
 	f := w.queue[0]
 	if due := time.Until(f.at.Add(rule.Lag)); rule.Lag > 0 && due > 0 {
+		held = w.hold()
 		return nil, due, nil
 	}
 	w.queue[0] = frame{}
 	w.queue = w.queue[1:]
+	w.held = max(0, w.held-1)
 	return &f, 0, nil
+}
+
+// hold returns how many changes are held back that have not been counted. w.mu must be
+// held.
+func (w *watcher) hold() (changes int) {
+	for _, f := range w.queue[w.held:] {
+		if f.item != nil {
+			changes++
+		}
+	}
+	w.held = len(w.queue)
+	return changes
 }
 
 // wait blocks for d, or until w.wake, resumed, the timeout or the context end it. It

@@ -25,6 +25,7 @@ type Rule struct {
 	Lag     time.Duration
 	Stalled bool
 	Until   uint64 // later changes are held back
+	NoLists bool   // watches can't begin with a list
 }
 
 // of returns the sum of the rules for a request. Its match is not used.
@@ -42,6 +43,7 @@ func (ws *watchRules) of(r *request.Request) (sum Rule) {
 			sum.Lag = max(sum.Lag, rule.Lag)
 			sum.Stalled = sum.Stalled || rule.Stalled
 			sum.Until = min(sum.Until, rule.Until)
+			sum.NoLists = sum.NoLists || rule.NoLists
 		}
 	}
 	return sum
