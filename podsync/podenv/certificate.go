@@ -43,7 +43,7 @@ func (f *filler) certificate(ctx context.Context, source int, s *corev1.PodCerti
 	}
 	kept := objectKey{kindCertificate, f.p.pod.Namespace, fmt.Sprintf("%s/%d", f.volume, source)}
 	if last, known := f.p.memory.recall(kept); known && f.p.refresh {
-		if c := last.object.(*keptCertificate); time.Now().Before(c.renew) {
+		if c := last.object.(*keptCertificate); !c.isDue(time.Now()) {
 			f.addCertificate(s, c)
 			return
 		}
@@ -162,7 +162,7 @@ func issued(r *certificateRequest, answer *certificatesv1.PodCertificateRequestS
 	if len(chain) == 0 || answer.NotAfter == nil || answer.BeginRefreshAt == nil {
 		return nil, errors.New("the signer has issued no certificate")
 	}
-	return &keptCertificate{key, chain, answer.NotAfter.Time, answer.BeginRefreshAt.Time}, nil
+	return &keptCertificate{key, chain, answer.NotAfter.Time, answer.BeginRefreshAt.Time, time.Now().Round(0)}, nil
 }
 
 // addCertificate adds the files of a certificate.

@@ -62,7 +62,7 @@ func (e *Environment) Lookup(name string) (string, bool) {
 // It is an error, too, if references and sources add more than 8 MiB to the variables,
 // Command and Args, or more than the container's share of 32 MiB for all containers of
 // the pod, of whatever kind. A variable of a source counts 64 bytes more than its name and
-// value. Linux starts no process with more than 6 MiB; see execve(2).
+// value, and a file with variables counts with its size, which is 1 MiB at most. Linux starts no process with more than 6 MiB; see execve(2).
 func (p *Pod) Container(ctx context.Context, name string, addresses Addresses) (Environment, error) {
 	c, err := p.container(name)
 	if err != nil {
@@ -78,11 +78,14 @@ func (p *Pod) Container(ctx context.Context, name string, addresses Addresses) (
 	for i := range links {
 		b.links[links[i].Name] = i
 	}
-	for i := 0; i < len(c.EnvFrom) && !b.budget.exceeded; i++ {
+	for i := 0; i < len(c.EnvFrom) && !b.budget.exceeded && ctx.Err() == nil; i++ {
 		b.addFrom(ctx, i, &c.EnvFrom[i])
 	}
-	for i := 0; i < len(c.Env) && !b.budget.exceeded; i++ {
+	for i := 0; i < len(c.Env) && !b.budget.exceeded && ctx.Err() == nil; i++ {
 		b.addVar(ctx, &c.Env[i])
+	}
+	if err := ctx.Err(); err != nil {
+		return Environment{}, err
 	}
 	command, args := b.expandAll(c.Command), b.expandAll(c.Args)
 	if b.budget.exceeded {
@@ -118,7 +121,18 @@ type builder struct {
 	vars        []Var           // all definitions of the container, in order
 	own         map[string]int  // name to the last definition in vars
 	late        map[string]bool // names whose last definition waits for an address
+	files       map[filePath]*sourceFile
 	errs        []error
+}
+
+// A filePath names an environment file of the pod.
+type filePath struct{ volume, path string }
+
+// A sourceFile is an environment file that variables of the container are read from.
+type sourceFile struct {
+	wanted map[string]bool // the names that the container takes from it
+	read   bool
+	envFile
 }
 
 // add defines a variable whose value is not in the container's spec.
@@ -319,16 +333,14 @@ func (b *builder) addFile(ctx context.Context, field, name string, ref *corev1.F
 		b.fail(&SourceError{Field: field, Err: fmt.Errorf("the path %q leads out of the volume", ref.Path)})
 		return
 	}
-	var value string
-	data, err := read(ctx, b.p.pod.DeepCopy(), ref.VolumeName, ref.Path)
+	file := b.file(ctx, ref)
+	value, ok := file.values[ref.Key]
+	err := file.err
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		err = ErrMissing
+	case ok:
+		err = nil // what follows its definition is of no account
 	case err == nil:
-		var ok bool
-		if value, ok, err = envFileValue(string(data), ref.Key); err == nil && !ok {
-			err = ErrMissing
-		}
+		err = ErrMissing
 	}
 	switch {
 	case err == nil:
@@ -337,4 +349,38 @@ func (b *builder) addFile(ctx context.Context, field, name string, ref *corev1.F
 	default:
 		b.fail(&SourceError{Field: field, Kind: "file", Name: ref.VolumeName + "/" + ref.Path, Key: ref.Key, Wait: true, Err: err})
 	}
+}
+
+// file returns the file that a variable is read from. It is read once for all variables of the
+// container, because the pod's own init container may have made it large.
+func (b *builder) file(ctx context.Context, ref *corev1.FileKeySelector) *sourceFile {
+	if b.files == nil {
+		b.files = map[filePath]*sourceFile{}
+		for i := range b.c.Env {
+			if from := b.c.Env[i].ValueFrom; from != nil && from.FileKeyRef != nil {
+				path := filePath{from.FileKeyRef.VolumeName, from.FileKeyRef.Path}
+				if b.files[path] == nil {
+					b.files[path] = &sourceFile{wanted: map[string]bool{}}
+				}
+				b.files[path].wanted[from.FileKeyRef.Key] = true
+			}
+		}
+	}
+	f := b.files[filePath{ref.VolumeName, ref.Path}]
+	if f.read {
+		return f
+	}
+	f.read = true
+	data, err := b.p.resolver.cfg.ReadFile(ctx, b.p.pod.DeepCopy(), ref.VolumeName, ref.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		f.err = ErrMissing
+	case err != nil:
+		f.err = err
+	case len(data) > maxEnvFile:
+		f.err = fmt.Errorf("the file has more than %d bytes", maxEnvFile)
+	case b.budget.spend(len(data)):
+		f.envFile = parseEnvFile(string(data), f.wanted)
+	}
+	return f
 }

@@ -20,6 +20,8 @@ const (
 	// maxContainers is for all containers of a pod, in equal shares, because all of them may
 	// start at once.
 	maxContainers = 32 << 20
+	// maxEnvFile is for a file with variables. An init container makes it.
+	maxEnvFile = 1 << 20
 	// maxVolume is for the files of one volume. Only a projected volume has more than 1 MiB
 	// without repetition.
 	maxVolume = 32 << 20

@@ -72,7 +72,7 @@ func TestSourcesThatRepeatAreAnError(t *testing.T) {
 		"fields":            {Env: fields},
 		"files":             {Env: files},
 	} {
-		w := newWorld(t, readsFile("V='"+mebibyte+"'"), objects[0].DeepCopy(), objects[1].DeepCopy(), secret("large", map[string]string{"V": mebibyte}))
+		w := newWorld(t, readsFile("V='"+mebibyte[:maxEnvFile-4]+"'"), objects[0].DeepCopy(), objects[1].DeepCopy(), secret("large", map[string]string{"V": mebibyte}))
 		pod := podOf(c)
 		pod.Annotations = map[string]string{"a": strings.Repeat("\x00", 200<<10)} // quoted it is four times as long
 		p := w.pod(pod)
@@ -107,7 +107,7 @@ func TestContainersShareTheLimitOfTheirPod(t *testing.T) {
 
 // TestAValueOfAFileHoldsNothingElseOfIt: a file of 1 MiB can have many small values.
 func TestAValueOfAFileHoldsNothingElseOfIt(t *testing.T) {
-	w := newWorld(t, readsFile("V='x'\n#"+mebibyte))
+	w := newWorld(t, readsFile("V='x'\n#"+mebibyte[:maxEnvFile-7]))
 	var c corev1.Container
 	for i := range 64 {
 		c.Env = append(c.Env, fileRef(fmt.Sprint("V", i), "V"))

@@ -40,6 +40,19 @@ type keptToken struct {
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
 	Renew   time.Time `json:"renew,omitzero"`
+	// Made is when Renew was computed, and Asked is the life that the pod asked for. Both say
+	// whether Renew still holds; see isDue.
+	Made  time.Time     `json:"made,omitzero"`
+	Asked time.Duration `json:"asked,omitempty"`
+}
+
+// isDue reports whether the token must be made again, by the wall clock. Renew alone does not say
+// so: a clock that was ahead when the token was made may have been set right since. A clock before
+// Made makes it due. Later it is due when a fifth of its life is left by the present clock.
+func (k *keptToken) isDue(now time.Time) bool {
+	now = now.Round(0) // a monotonic clock stops while the machine is suspended
+	last := k.Expires.Add(-max(min(k.Expires.Sub(k.Made), k.Asked), 0) / 5)
+	return now.Before(k.Made) || !now.Before(k.Renew) || !now.Before(last)
 }
 
 // A keptCertificate is the object of a certificate in a Memory. It is never on disk, because
@@ -47,6 +60,14 @@ type keptToken struct {
 type keptCertificate struct {
 	key, chain     []byte
 	expires, renew time.Time
+	made           time.Time // by the clock of this machine
+}
+
+// isDue reports whether the certificate must be made again, by the wall clock. The signer has
+// chosen renew, but a clock that has been set back since may be wrong about it.
+func (k *keptCertificate) isDue(now time.Time) bool {
+	now = now.Round(0)
+	return now.Before(k.made) || !now.Before(k.renew)
 }
 
 // A Sealer encrypts Secrets and tokens for the disk with a key that is not on it, such as

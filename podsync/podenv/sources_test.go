@@ -410,3 +410,12 @@ func TestAServiceWithoutAProtocolHasTCP(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
+
+// envFileValue returns the value of one variable of an environment file.
+func envFileValue(text, key string) (value string, ok bool, err error) {
+	f := parseEnvFile(text, map[string]bool{key: true})
+	if value, ok = f.values[key]; ok {
+		return value, true, nil
+	}
+	return "", false, f.err
+}

@@ -42,7 +42,7 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 	key := objectKey{kindToken, pod.Namespace, fmt.Sprintf("%s/%s/%d", account, s.Audience, seconds)}
 	last, known := f.p.memory.recall(key)
 	if known && f.p.refresh {
-		if token := last.object.(*keptToken); time.Now().Round(0).Before(token.Renew) { // also after a suspend
+		if token := last.object.(*keptToken); !token.isDue(time.Now()) {
 			f.addToken(s.Path, File{Data: []byte(token.Token), Expires: token.Expires, Renew: token.Renew})
 			return
 		}
@@ -72,8 +72,9 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 		return
 	}
 	expires := answer.Status.ExpirationTimestamp.Time.Truncate(time.Second)
-	renew := renewal(expires, time.Now().Round(0), time.Duration(seconds)*time.Second)
-	f.p.memory.keep(key, &held{&keptToken{answer.Status.Token, expires, renew}})
+	made, asked := time.Now().Round(0), time.Duration(seconds)*time.Second
+	renew := renewal(expires, made, asked)
+	f.p.memory.keep(key, &held{&keptToken{answer.Status.Token, expires, renew, made, asked}})
 	f.addToken(s.Path, File{Data: []byte(answer.Status.Token), Expires: expires, Renew: renew})
 }
 
