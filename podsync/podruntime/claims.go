@@ -67,9 +67,48 @@ type Claims struct {
 	held map[types.UID]chan struct{} // by claim; closed when it is given back
 }
 
+// HasClaims reports whether a pod has devices of resource claims: those in its spec, or the claim that the
+// scheduler has made for its extended resources (KEP-5004). The [Checker] of a Runtime
+// without Claims should reject such a pod.
+func HasClaims(pod *corev1.Pod) bool { return len(claimsOf(pod)) > 0 }
+
+// A claimOf is a claim that a pod needs.
+type claimOf struct {
+	ref  string // its name in the spec of the pod, or extendedRef
+	name string // of the ResourceClaim; empty: none is needed
+	made bool   // the ResourceClaim was made for the pod
+	err  error  // not nil: it is not known yet
+}
+
+// extendedRef stands for the claim of a pod's extended resources, which has no name in the spec.
+// No claim of a spec can have this name.
+const extendedRef = "extended resources"
+
+// claimsOf returns the claims that a pod needs.
+func claimsOf(pod *corev1.Pod) (list []claimOf) {
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		c := claimOf{ref: ref.Name}
+		at := slices.IndexFunc(pod.Status.ResourceClaimStatuses, func(s corev1.PodResourceClaimStatus) bool { return s.Name == ref.Name })
+		switch {
+		case ref.ResourceClaimName != nil:
+			c.name = *ref.ResourceClaimName
+		case at < 0:
+			c.err = errors.New("it has not been created yet")
+		case pod.Status.ResourceClaimStatuses[at].ResourceClaimName != nil:
+			c.name, c.made = *pod.Status.ResourceClaimStatuses[at].ResourceClaimName, true
+		}
+		list = append(list, c)
+	}
+	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
+		list = append(list, claimOf{ref: extendedRef, name: s.ResourceClaimName, made: true})
+	}
+	return list
+}
+
 // claimRecord is a claim of a pod in its record.
 type claimRecord struct {
-	Ref     string // the name of the claim in the spec of the pod
+	Ref     string // the name of the claim in the spec of the pod, or extendedRef
 	Claim   ClaimReference
 	Drivers map[string][]ClaimDevice // nil devices: not prepared
 }
@@ -81,19 +120,19 @@ func (c *Claims) file(pod types.UID) string { return filepath.Join(c.Dir, string
 // again since then is another one: the old one is unprepared first. An error means that the pod
 // must wait, and Prepare can be called again.
 func (c *Claims) Prepare(ctx context.Context, pod *corev1.Pod) error {
-	if len(pod.Spec.ResourceClaims) == 0 {
+	if !HasClaims(pod) {
 		return nil
 	}
 	var records []claimRecord
-	for i := range pod.Spec.ResourceClaims {
-		claim, err := c.allocated(ctx, pod, &pod.Spec.ResourceClaims[i])
+	for _, ref := range claimsOf(pod) {
+		claim, err := c.allocated(ctx, pod, ref)
 		if err != nil {
-			return fmt.Errorf("podruntime: resource claim %s: %w", pod.Spec.ResourceClaims[i].Name, err)
+			return fmt.Errorf("podruntime: resource claim %s: %w", ref.ref, err)
 		}
 		if claim == nil {
 			continue
 		}
-		r := claimRecord{pod.Spec.ResourceClaims[i].Name, ClaimReference{claim.Namespace, claim.Name, claim.UID}, map[string][]ClaimDevice{}}
+		r := claimRecord{ref.ref, ClaimReference{claim.Namespace, claim.Name, claim.UID}, map[string][]ClaimDevice{}}
 		for _, result := range claim.Status.Allocation.Devices.Results {
 			r.Drivers[result.Driver] = nil
 		}
@@ -131,26 +170,22 @@ func (c *Claims) Prepare(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // allocated returns the claim that ref refers to, or nil if the pod needs none.
-func (c *Claims) allocated(ctx context.Context, pod *corev1.Pod, ref *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
-	name := ref.ResourceClaimName
-	if name == nil {
-		at := slices.IndexFunc(pod.Status.ResourceClaimStatuses, func(s corev1.PodResourceClaimStatus) bool { return s.Name == ref.Name })
-		if at < 0 {
-			return nil, errors.New("it has not been created yet")
-		}
-		if name = pod.Status.ResourceClaimStatuses[at].ResourceClaimName; name == nil {
-			return nil, nil
-		}
+func (c *Claims) allocated(ctx context.Context, pod *corev1.Pod, ref claimOf) (*resourcev1.ResourceClaim, error) {
+	if ref.err != nil || ref.name == "" {
+		return nil, ref.err
 	}
-	claim, err := c.Client.ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
+	claim, err := c.Client.ResourceClaims(pod.Namespace).Get(ctx, ref.name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
+	ofGroup := func(r resourcev1.ResourceClaimConsumerReference) bool { return r.Resource == "podgroups" }
 	mine := func(r resourcev1.ResourceClaimConsumerReference) bool {
 		return r.APIGroup == "" && r.Resource == "pods" && r.UID == pod.UID
 	}
 	switch {
-	case ref.ResourceClaimName == nil && !metav1.IsControlledBy(claim, pod):
+	case slices.ContainsFunc(claim.Status.ReservedFor, ofGroup):
+		return nil, fmt.Errorf("%s belongs to a pod group, and claims of pod groups are not supported here", claim.Name)
+	case ref.made && !metav1.IsControlledBy(claim, pod):
 		return nil, fmt.Errorf("%s was not created for the pod", claim.Name)
 	case claim.Status.Allocation == nil || !slices.ContainsFunc(claim.Status.ReservedFor, mine):
 		return nil, fmt.Errorf("%s is not allocated to the pod", claim.Name)
@@ -161,7 +196,15 @@ func (c *Claims) allocated(ctx context.Context, pod *corev1.Pod, ref *corev1.Pod
 // Devices returns the sorted qualified names of the CDI devices of a container. It
 // returns an error if a claim of the container is not prepared.
 func (c *Claims) Devices(pod *corev1.Pod, container *corev1.Container) (names []string, err error) {
-	if len(container.Resources.Claims) == 0 {
+	wanted := slices.Clone(container.Resources.Claims)
+	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
+		for _, m := range s.RequestMappings {
+			if m.ContainerName == container.Name {
+				wanted = append(wanted, corev1.ResourceClaim{Name: extendedRef, Request: m.RequestName})
+			}
+		}
+	}
+	if len(wanted) == 0 {
 		return nil, nil
 	}
 	var records []claimRecord
@@ -170,7 +213,7 @@ func (c *Claims) Devices(pod *corev1.Pod, container *corev1.Container) (names []
 	} else if !found {
 		return nil, errors.New("podruntime: the resource claims of the pod are not prepared")
 	}
-	for _, want := range container.Resources.Claims {
+	for _, want := range wanted {
 		for _, r := range records {
 			if r.Ref != want.Name {
 				continue

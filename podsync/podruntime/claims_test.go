@@ -371,3 +371,69 @@ func TestAContainerHasTheDevicesOfItsRequests(t *testing.T) {
 		t.Errorf("a container without claims has %q, %v", got, err)
 	}
 }
+
+// extendedPod returns a pod whose extended resources the scheduler has replaced by a claim: main has
+// the devices of two requests, and other has none.
+func extendedPod(uid types.UID) *corev1.Pod {
+	pod := claimPod(uid)
+	pod.Spec.ResourceClaims, pod.Spec.Containers[0].Resources.Claims = nil, nil
+	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "other"})
+	pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "claim", RequestMappings: []corev1.ContainerExtendedResourceRequest{
+		{ContainerName: "main", ResourceName: "example.com/gpu", RequestName: "container-0-request-0"},
+		{ContainerName: "main", ResourceName: "example.com/nic", RequestName: "container-0-request-1"},
+	}}
+	return pod
+}
+
+func TestTheClaimOfExtendedResourcesIsPrepared(t *testing.T) {
+	claims, drivers, api := newClaims(t)
+	pod := extendedPod("one")
+	apitest.Edit(api, "default", "claim", func(c *resourcev1.ResourceClaim) {
+		c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))}
+	})
+	if !podruntime.HasClaims(pod) || podruntime.HasClaims(&corev1.Pod{}) {
+		t.Error("a pod has claims if its extended resources have one")
+	}
+	if _, err := claims.Devices(pod, &pod.Spec.Containers[0]); err == nil {
+		t.Error("devices before Prepare")
+	}
+	drivers.devices = []podruntime.ClaimDevice{
+		{Requests: []string{"container-0-request-0"}, CDI: []string{"gpu"}},
+		{Requests: []string{"container-0-request-1"}, CDI: []string{"nic"}},
+		{Requests: []string{"container-1-request-0"}, CDI: []string{"of another container"}},
+	}
+	if err := claims.Prepare(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	// A restart of the container, by another process, has them too.
+	later := &podruntime.Claims{Dir: claims.Dir, Client: claims.Client, Drivers: drivers}
+	for i, want := range [][]string{{"gpu", "nic"}, nil} {
+		if got, err := later.Devices(pod, &pod.Spec.Containers[i]); err != nil || !slices.Equal(got, want) {
+			t.Errorf("container %d has %q, %v, want %q", i, got, err, want)
+		}
+	}
+	if err := later.Release(t.Context(), "one"); err != nil || len(drivers.prepared) != 0 {
+		t.Errorf("%v are still prepared: %v", drivers.prepared, err)
+	}
+}
+
+// TestAClaimOfOthersIsNotPrepared: one that was made for another pod, and one of a pod group, whose
+// pods share it by other rules.
+func TestAClaimOfOthersIsNotPrepared(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod   *corev1.Pod
+		edit  func(*resourcev1.ResourceClaim)
+		wants string
+	}{
+		"extended resources of another pod": {extendedPod("one"), func(*resourcev1.ResourceClaim) {}, "was not created for the pod"},
+		"of a pod group": {claimPod("one"), func(c *resourcev1.ResourceClaim) {
+			c.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g", UID: "g"}}
+		}, "pod group"},
+	} {
+		claims, drivers, api := newClaims(t)
+		apitest.Edit(api, "default", "claim", tc.edit)
+		if err := claims.Prepare(t.Context(), tc.pod); err == nil || !strings.Contains(err.Error(), tc.wants) || len(drivers.prepared) != 0 {
+			t.Errorf("%s: %v, and %v are prepared, want %q", name, err, drivers.prepared, tc.wants)
+		}
+	}
+}

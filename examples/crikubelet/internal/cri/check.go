@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
 // oldContainerd matches the versions that ignore CDI devices without an error.
@@ -26,7 +27,7 @@ func (r *Runtime) Check(pod *corev1.Pod) error {
 		return podsync.Reject("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node")
 	}
 	var why []string
-	if name, version, _ := strings.Cut(r.lastVersion(), "://"); len(pod.Spec.ResourceClaims) > 0 && name == "containerd" && oldContainerd.MatchString(version) {
+	if name, version, _ := strings.Cut(r.lastVersion(), "://"); podruntime.HasClaims(pod) && name == "containerd" && oldContainerd.MatchString(version) {
 		why = append(why, "resource claims: containerd "+version+" has no CDI")
 	}
 	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {

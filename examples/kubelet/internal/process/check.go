@@ -20,6 +20,9 @@ func (r *Runtime) Check(pod *corev1.Pod) error {
 	if why == "" && r.cfg.CPUs == nil && len(pod.Spec.ResourceClaims) > 0 {
 		why = "resource claims: this kubelet has no devices"
 	}
+	if why == "" && pod.Status.ExtendedResourceClaimStatus != nil {
+		why = "a claim for extended resources: this kubelet has CPUs only"
+	}
 	if why != "" {
 		return errors.New(why)
 	}
