@@ -10,21 +10,18 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/events"
 )
 
 func TestInvalidConfigNamesEveryField(t *testing.T) {
 	_, err := New(Config[string]{
-		Dir: "../state", Build: "two\nlines", EventRecorder: events.NewFakeRecorder(1),
+		Dir: "../state", Build: "two\nlines",
 		Trial: Trial{Soak: time.Millisecond, Attempts: -1, Every: -1, Grace: -1},
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		"configcheckpoint: invalid config: ", "Dir: Invalid value", "Codec.Decode: Required", "Source: Required", "Build: Invalid", "EventObject: Required",
+		"configcheckpoint: invalid config: ", "Dir: Invalid value", "Codec.Decode: Required", "Source: Required", "Build: Invalid",
 		"Trial.Soak: Invalid", "Trial.Attempts: Invalid", "Trial.Every: Invalid", "Trial.Grace: Invalid",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -65,7 +62,7 @@ func testWrongOrder(t *testing.T) {
 	}
 	is("Verdict before Boot", c.Verdict(nil), ErrNotBooted)
 	is("Forget before Boot", c.Forget(Digest{}), ErrNotBooted)
-	if s := c.Status().Condition("X"); s.Status != corev1.ConditionUnknown || s.Reason != string(ReasonNotBooted) {
+	if s := c.Status(); s != (Status{}) {
 		t.Errorf("%+v", s)
 	}
 	is("Run before Boot", c.Run(t.Context()), ErrNotBooted)

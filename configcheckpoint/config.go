@@ -8,10 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/client-go/tools/events"
-
 	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
@@ -148,12 +144,6 @@ type Config[T any] struct {
 	// ErrorHandler is called synchronously by Boot and Run and must not block. Default: the
 	// errors are logged with the logger of Boot's and Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// EventRecorder records the events listed in docs/operations.md. The kubelet recorded
-	// such events when it could take its configuration from a ConfigMap. Default: none.
-	EventRecorder events.EventRecorder
-	// Required with EventRecorder. EventObject is the object of the events,
-	// usually the Node.
-	EventObject runtime.Object
 	// Hooks are called when the state changes. Default: none.
 	Hooks Hooks
 }
@@ -163,24 +153,21 @@ func (cfg *Config[T]) complete() error {
 	var problems []error
 	switch {
 	case cfg.Dir == "":
-		problems = append(problems, field.Required(field.NewPath("Dir"), "a directory that outlives the process"))
+		problems = append(problems, lifecycle.Missing("Dir", "a directory that outlives the process"))
 	case !cleanPath(cfg.Dir):
-		problems = append(problems, field.Invalid(field.NewPath("Dir"), cfg.Dir, "must be an absolute path without empty, \".\" or \"..\" elements"))
+		problems = append(problems, lifecycle.Invalid("Dir", cfg.Dir, "must be an absolute path without empty, \".\" or \"..\" elements"))
 	}
 	if cfg.Codec.Decode == nil {
-		problems = append(problems, field.Required(field.NewPath("Codec", "Decode"), "it parses a payload"))
+		problems = append(problems, lifecycle.Missing("Codec.Decode", "it parses a payload"))
 	}
 	if lifecycle.IsNil(cfg.Source) {
-		problems = append(problems, field.Required(field.NewPath("Source"), "for example the result of configcheckpoint.ConfigMap"))
+		problems = append(problems, lifecycle.Missing("Source", "for example the result of configcheckpoint.HTTP"))
 	}
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}
 	if len(cfg.Build) > rollout.MaxBuild || rollout.Tidy(cfg.Build, rollout.MaxBuild) != cfg.Build {
-		problems = append(problems, field.Invalid(field.NewPath("Build"), cfg.Build, "must be at most 128 bytes of printable text"))
-	}
-	if cfg.EventRecorder != nil && cfg.EventObject == nil {
-		problems = append(problems, field.Required(field.NewPath("EventObject"), "EventRecorder is set"))
+		problems = append(problems, lifecycle.Invalid("Build", cfg.Build, "must be at most 128 bytes of printable text"))
 	}
 	if cfg.Redact == nil {
 		cfg.Redact = error.Error

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
@@ -95,7 +93,7 @@ func New[T any](cfg Config[T]) (*Controller[T], error) {
 		// The loop is busy longest with one Apply after another.
 		progress: lifecycle.NewProgress(cfg.Name, 4*callTimeout+time.Minute),
 		wake:     make(chan struct{}, 1),
-		observer: observer{hooks: cfg.Hooks, recorder: cfg.EventRecorder, object: cfg.EventObject},
+		observer: observer{hooks: cfg.Hooks},
 		store:    store,
 
 		callTimeout: callTimeout, shutdownTimeout: shutdownTimeout,
@@ -109,10 +107,19 @@ func New[T any](cfg Config[T]) (*Controller[T], error) {
 	return c, nil
 }
 
+// A DoneChecker reports an event. It has the methods of client-go's cache.DoneChecker, and
+// may be used as one.
+type DoneChecker interface {
+	// Name returns the name of what is waited for.
+	Name() string
+	// Done returns a channel that is closed when the event has happened.
+	Done() <-chan struct{}
+}
+
 // Ready returns a checker that is done when Run has handled the first payload
 // that the source yields. Don't delay the start of the agent until then: the
 // point of a checkpoint is to start without the source.
-func (c *Controller[T]) Ready() cache.DoneChecker { return c.ready }
+func (c *Controller[T]) Ready() DoneChecker { return c.ready }
 
 // Name returns Config.Name.
 func (c *Controller[T]) Name() string { return c.cfg.Name }
@@ -226,23 +233,6 @@ func (c *Controller[T]) withLogger(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), c.cfg.Name))
 }
 
-// NodeCondition returns a function that sets the condition of the given type of
-// a Node from the status at the time of the call. It is a setter for package
-// nodestatus, and never fails.
-func (c *Controller[T]) NodeCondition(kind corev1.NodeConditionType) func(context.Context, *corev1.Node) error {
-	return func(_ context.Context, node *corev1.Node) error {
-		condition := c.Status().Condition(kind)
-		for i := range node.Status.Conditions {
-			if old := &node.Status.Conditions[i]; old.Type == kind {
-				*old = condition
-				return nil
-			}
-		}
-		node.Status.Conditions = append(node.Status.Conditions, condition)
-		return nil
-	}
-}
-
 // The methods below change the state. Callers hold mu. They keep the reports and the
 // status in step with the disk.
 
@@ -325,9 +315,9 @@ func (c *Controller[T]) report(call func(observer)) { c.reports = append(c.repor
 
 // refresh computes the status.
 func (c *Controller[T]) refresh() {
-	c.state.before = c.Status().OK
+	c.state.before = c.Status()
 	st := c.state.status()
-	if st.OK != c.state.before {
+	if before := c.state.before; st.OK != before.OK || before.Phase == PhasePending {
 		c.since = time.Now()
 	}
 	st.Since = c.since

@@ -6,15 +6,12 @@ package configcheckpoint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-
-	"fmt"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
@@ -168,11 +165,11 @@ func (n *node) goes(d time.Duration) {
 }
 
 // is checks what runs and the condition.
-func (n *node) is(config string, ok corev1.ConditionStatus, phase Phase, reason Reason) {
+func (n *node) is(config string, ok bool, phase Phase, reason Reason) {
 	n.t.Helper()
 	s := n.c.Status()
 	if s.OK != ok || s.Phase != phase || s.Reason != reason {
-		n.t.Errorf("the status is %s %s %s (%s), want %s %s %s", s.OK, s.Phase, s.Reason, s.Message, ok, phase, reason)
+		n.t.Errorf("the status is %t %s %s (%s), want %t %s %s", s.OK, s.Phase, s.Reason, s.Message, ok, phase, reason)
 	}
 	if n.active.Config != config {
 		n.t.Errorf("runs %q, want %q", n.active.Config, config)
@@ -198,13 +195,13 @@ func proven(t *testing.T, text string) *node {
 	n.delivers(text)
 	n.restarts()
 	n.goes(DefaultSoak)
-	n.is(text, corev1.ConditionTrue, PhaseGood, ReasonGood)
+	n.is(text, true, PhaseGood, ReasonGood)
 	return n
 }
 
 const (
-	isTrue  = corev1.ConditionTrue
-	isFalse = corev1.ConditionFalse
+	isTrue  = true
+	isFalse = false
 )
 
 func TestUnassignedRunsDefault(t *testing.T) { synctest.Test(t, testUnassignedRunsDefault) }

@@ -9,7 +9,7 @@
 //
 // Call Boot before anything else, and run the agent concurrently with Run:
 //
-//	source, err := configcheckpoint.ConfigMap(client.CoreV1(), "kube-system", "agent", "config.yaml")
+//	source, err := configcheckpoint.HTTP(client, "https://config.example.com/agent.json", 0)
 //	...
 //	controller, err := configcheckpoint.New(configcheckpoint.Config[Settings]{
 //		Dir:    "/var/lib/agent/config",
@@ -65,8 +65,8 @@
 //
 // # Failure modes
 //
-//   - If the source fails or returns a zero Payload, or the ConfigMap or its key is
-//     missing, the configuration stays. Only a payload with Unassign set removes it.
+//   - If the source fails or returns a zero Payload, or what it reads is missing, the
+//     configuration stays. Only a payload with Unassign set removes it.
 //   - If the disk is full, read-only or broken, a proven configuration runs. A start on
 //     trial, or the decoding of a new payload, waits until it can be recorded.
 //   - If a stored payload is missing or damaged, the next one in the order of Boot runs,
@@ -87,6 +87,10 @@
 // the drive. On Windows there is no lock, no check of owners and no flush of directories.
 // The store must be on a local disk. A newer program can read the store of an older one. An
 // older program can read that of a newer one, unless the record forbids it.
+//
+// The sources of this package are File and HTTP. Package configcheckpoint/kube has a source
+// that reads a ConfigMap, a condition of the Node and events; without its import a program
+// links nothing of Kubernetes except klog.
 //
 // DESIGN.md has the states and the timing, examples/agent is a complete program, and
 // docs/operations.md has the metrics, events, log lines and permissions.

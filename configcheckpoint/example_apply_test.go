@@ -49,7 +49,7 @@ func ExampleConfig_apply() {
 			return nil
 		},
 		Hooks: configcheckpoint.Hooks{StatusChanged: func(s configcheckpoint.Status) {
-			fmt.Printf("%s: %s\n", s.OK, s.Reason)
+			fmt.Printf("%t: %s\n", s.OK, s.Reason)
 			switch s.Reason {
 			case configcheckpoint.ReasonDefault:
 				payloads <- "pollSeconds: 0"
@@ -78,12 +78,12 @@ func ExampleConfig_apply() {
 	fmt.Println(controller.Status().Message)
 	fmt.Println("Close:", controller.Close(nil))
 	// Output:
-	// True: Default
-	// False: ValidationFailed
+	// true: Default
+	// false: ValidationFailed
 	//   applied Assigned: 10 s
-	// True: Trial
+	// true: Trial
 	//   applied Default: 60 s
-	// False: Unhealthy
+	// false: Unhealthy
 	// Run: <nil>
 	// a channel (sha256:8ff314bdd80a) was rejected: the server refuses so many requests; running the built-in default
 	// Close: <nil>

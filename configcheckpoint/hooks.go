@@ -3,12 +3,7 @@
 
 package configcheckpoint
 
-import (
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/events"
-	"k8s.io/klog/v2"
-)
+import "k8s.io/klog/v2"
 
 // Hooks observe a Controller. Each is optional. Run's goroutine calls them
 // synchronously and without locks, one at a time, including those for Boot and
@@ -80,34 +75,10 @@ type Rejected struct {
 	RolledBack bool
 }
 
-// The reasons and actions of the events, as listed in docs/operations.md.
-const (
-	eventStaged     = "ConfigStaged"
-	eventPromoted   = "ConfigPromoted"
-	eventRejected   = "ConfigRejected"
-	eventRolledBack = "ConfigRolledBack"
-
-	actionStage    = "Stage"
-	actionPromote  = "Promote"
-	actionReject   = "Reject"
-	actionRollBack = "RollBack"
-)
-
-// An observer reports to the log, the hooks and the event recorder.
+// An observer reports to the log and the hooks.
 type observer struct {
-	logger   klog.Logger                 // of Run
-	call     func(name string, f func()) // reports a panic in f
-	hooks    Hooks
-	recorder events.EventRecorder
-	object   runtime.Object
-}
-
-// event records an event if a recorder is set. The note is passed as an
-// argument, because a message of the program may contain a percent sign.
-func (o observer) event(eventType, reason, action, note string) {
-	if o.recorder != nil {
-		o.call("EventRecorder", func() { o.recorder.Eventf(o.object, nil, eventType, reason, action, "%s", note) })
-	}
+	logger klog.Logger // of Run
+	hooks  Hooks
 }
 
 func (o observer) booted(i Booted) {
@@ -127,7 +98,6 @@ func (o observer) staged(i Staged) {
 	if o.hooks.Staged != nil {
 		o.hooks.Staged(i)
 	}
-	o.event(corev1.EventTypeNormal, eventStaged, actionStage, "Assigned "+i.Ref.String())
 }
 
 func (o observer) promoted(i Promoted) {
@@ -135,7 +105,6 @@ func (o observer) promoted(i Promoted) {
 	if o.hooks.Promoted != nil {
 		o.hooks.Promoted(i)
 	}
-	o.event(corev1.EventTypeNormal, eventPromoted, actionPromote, i.Ref.String()+" passed its trial")
 }
 
 func (o observer) rejected(i Rejected) {
@@ -143,12 +112,6 @@ func (o observer) rejected(i Rejected) {
 	if o.hooks.Rejected != nil {
 		o.hooks.Rejected(i)
 	}
-	note := i.Ref.String() + ": " + string(i.Reason) + ": " + i.Message
-	if i.RolledBack {
-		o.event(corev1.EventTypeWarning, eventRolledBack, actionRollBack, note)
-		return
-	}
-	o.event(corev1.EventTypeWarning, eventRejected, actionReject, note)
 }
 
 func (o observer) statusChanged(s Status) {

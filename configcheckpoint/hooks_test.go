@@ -15,18 +15,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/events"
-
 	"github.com/kubewright/kubewright/internal/durable"
 )
 
-// TestHooksAndEvents goes through all of them, in order.
-func TestHooksAndEvents(t *testing.T) { synctest.Test(t, testHooksAndEvents) }
-func testHooksAndEvents(t *testing.T) {
+// TestHooks goes through all of them, in order.
+func TestHooks(t *testing.T) { synctest.Test(t, testHooks) }
+func testHooks(t *testing.T) {
 	n := newNode(t)
-	recorder := events.NewFakeRecorder(100)
-	n.cfg.EventRecorder, n.cfg.EventObject = recorder, &corev1.Node{}
 	var log []string
 	add := func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }
 	n.cfg.Hooks = Hooks{
@@ -93,22 +88,6 @@ delivered 0 bytes, away
 status SourceFailed`), "\n")
 	if !slices.Equal(log, want) {
 		t.Errorf("got:\n%s", strings.Join(log, "\n"))
-	}
-	close(recorder.Events)
-	var got []string
-	for e := range recorder.Events {
-		got = append(got, e)
-	}
-	for i, part := range []string{
-		"Normal ConfigStaged Assigned test", "Normal ConfigPromoted", "Warning ConfigRejected", "Normal ConfigStaged",
-		"Warning ConfigRolledBack test (sha256:", "Normal ConfigStaged", "Normal ConfigPromoted",
-	} {
-		if i >= len(got) || !strings.HasPrefix(got[i], part) {
-			t.Fatalf("event %d is not %q: %q", i, part, got)
-		}
-	}
-	if len(got) != 7 || !strings.Contains(got[4], "100% ill") {
-		t.Errorf("%q", got)
 	}
 }
 

@@ -403,7 +403,6 @@ func (l *loop[T]) publish(ctx context.Context) {
 	}
 	observer := c.observer
 	observer.logger = klog.FromContext(ctx)
-	observer.call = func(name string, f func()) { report.Call(ctx, c.cfg.ErrorHandler, name, f) }
 	for _, call := range reports {
 		call(observer)
 	}

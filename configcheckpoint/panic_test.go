@@ -14,8 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/kubewright/kubewright/internal/callback/callbacktest"
 )
 
@@ -25,7 +23,7 @@ func TestAPanicInAHookChangesNothing(t *testing.T) {
 	var want []string
 	for _, name := range []string{
 		"", "Hooks.Booted", "Hooks.Delivered", "Hooks.Staged", "Hooks.Promoted", "Hooks.Rejected", "Hooks.StatusChanged",
-		"EventRecorder", "ErrorHandler", "Redact",
+		"ErrorHandler", "Redact",
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -61,9 +59,6 @@ func testHooksThatPanic(t *testing.T, name string) []string {
 		Promoted:      func(Promoted) { call("Hooks.Promoted") },
 		Rejected:      func(Rejected) { call("Hooks.Rejected") },
 		StatusChanged: func(Status) { call("Hooks.StatusChanged") },
-	}
-	if name == "EventRecorder" {
-		n.cfg.EventRecorder, n.cfg.EventObject = callbacktest.Recorder{}, &corev1.Node{}
 	}
 	if name == "Redact" {
 		n.cfg.Redact = func(error) string { panic("boom") }

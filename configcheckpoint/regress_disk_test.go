@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 )
@@ -190,30 +188,20 @@ func testStops(t *testing.T, health, why error, want int) {
 	}
 }
 
-// TestRejectReasonReachesCondition: the reason was "see the log".
-func TestRejectReasonReachesCondition(t *testing.T) {
-	synctest.Test(t, testRejectReasonReachesCondition)
+// TestRejectReasonReachesStatus: the reason was "see the log".
+func TestRejectReasonReachesStatus(t *testing.T) {
+	synctest.Test(t, testRejectReasonReachesStatus)
 }
-func testRejectReasonReachesCondition(t *testing.T) {
+func testRejectReasonReachesStatus(t *testing.T) {
 	n := proven(t, "A")
 	n.delivers("bad 1")
-	c := n.c.Status().Condition("ConfigOK")
-	if c.Type != "ConfigOK" || c.Status != corev1.ConditionFalse || c.Reason != "DecodeFailed" || !strings.Contains(c.Message, "bad from the start") {
+	if c := n.c.Status(); c.OK || c.Reason != ReasonDecodeFailed || !strings.Contains(c.Message, "bad from the start") {
 		t.Errorf("%+v", c)
-	}
-	// The setter is one of package nodestatus without its import.
-	type setter func(context.Context, *corev1.Node) error
-	var set setter = n.c.NodeCondition("ConfigOK")
-	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready"}}}}
-	for range 2 {
-		if err := set(t.Context(), node); err != nil || len(node.Status.Conditions) != 2 || node.Status.Conditions[1] != c {
-			t.Errorf("%+v, %v", node.Status.Conditions, err)
-		}
 	}
 	n.stop(nil)
 	n.start() // the reason is remembered with the rejection
 	n.delivers("bad 1")
-	if again := n.c.Status().Condition("ConfigOK"); again.Reason != "DecodeFailed" || !strings.Contains(again.Message, "bad from the start") {
+	if again := n.c.Status(); again.Reason != ReasonDecodeFailed || !strings.Contains(again.Message, "bad from the start") {
 		t.Errorf("%+v", again)
 	}
 }

@@ -5,19 +5,11 @@ package configcheckpoint
 
 import (
 	"fmt"
-	"io"
-	"net/http"
-	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
@@ -154,35 +146,4 @@ func testPayloadThatBecameDamaged(t *testing.T) {
 	n.goes(storeRetry().Cap)
 	n.restarts()
 	n.is("A", isTrue, PhaseGood, ReasonGood)
-}
-
-// TestWatchThatIsAlwaysExpired: a stream whose first event says that the
-// resource version is gone was listed for and started again at once, without end.
-func TestWatchThatIsAlwaysExpired(t *testing.T) {
-	synctest.Test(t, testWatchThatIsAlwaysExpired)
-}
-func testWatchThatIsAlwaysExpired(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent"}, Data: map[string]string{"config.yaml": "A"}})
-	answers := 0
-	heal := s.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Answer: func(apitest.Request) (*http.Response, error) {
-		if answers++; answers > 1000 {
-			return nil, apitest.ErrConnReset
-		}
-		return &http.Response{
-			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
-			Body: io.NopCloser(strings.NewReader(`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old"}}`)),
-		}, nil
-	}})
-	w := watchConfigMap(t, s)
-	time.Sleep(10 * time.Minute)
-	if a := w.last(); !apierrors.IsResourceExpired(a.err) {
-		t.Errorf("yielded %+v, want 410", a)
-	}
-	if n := len(s.Requests(apitest.Match{})); n > 50 {
-		t.Errorf("%d requests in ten minutes", n)
-	}
-	heal()
-	time.Sleep(2 * time.Minute)
-	w.yields("A")
 }

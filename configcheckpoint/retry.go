@@ -20,7 +20,7 @@ type errorStreaks struct{ source, store, other report.Streak }
 // no such configuration, it does not answer, or it has another problem.
 func sourceClass(err error) int {
 	switch {
-	case errors.Is(err, ErrSourceNotFound), errors.Is(err, ErrKeyNotFound):
+	case errors.Is(err, ErrSourceNotFound):
 		return 1
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return 2

@@ -14,11 +14,10 @@ const MaxPayloadSize = 1 << 20
 
 // Errors of the sources of this package. They keep the running configuration.
 var (
-	// ErrSourceNotFound: the ConfigMap or file does not exist. It does not
-	// unassign: deleting an object by mistake must not reconfigure a fleet.
+	// ErrSourceNotFound: the file, URL or object does not exist. The error of a source
+	// wraps it and names the source. It does not unassign: deleting an object by mistake
+	// must not reconfigure a fleet.
 	ErrSourceNotFound = errors.New("configcheckpoint: the source does not exist")
-	// ErrKeyNotFound: the ConfigMap has no such key.
-	ErrKeyNotFound = errors.New("configcheckpoint: the ConfigMap has no such key")
 	// ErrTooLarge: the payload has more than MaxPayloadSize bytes.
 	ErrTooLarge = errors.New("configcheckpoint: the payload is too large")
 )

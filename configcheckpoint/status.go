@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/internal/enum"
 )
@@ -41,46 +38,33 @@ func (p Phase) String() string {
 	return enum.Name(p, "Pending", "Default", "Staged", "Trial", "Good", "RolledBack", "Degraded")
 }
 
+// MarshalText implements encoding.TextMarshaler, so that a Status in JSON has the name.
+func (p Phase) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
 // Status is the running configuration and the reason why it runs. The zero Status
-// is that of a controller before Boot.
+// is that of a controller before Boot. Its JSON is what an agent reports to whatever watches a
+// fleet: each field is a word, a number or a text.
 type Status struct {
 	// Phase is the state of the rollout.
-	Phase Phase
+	Phase Phase `json:"phase"`
 	// Active is the running configuration, and Role the part it plays.
-	Active Ref
-	Role   Role
+	Active Ref  `json:"active,omitzero"`
+	Role   Role `json:"role"`
 	// Assigned is the last configuration that was accepted from the source.
-	Assigned Ref
+	Assigned Ref `json:"assigned,omitzero"`
 	// LastKnownGood is the configuration that a failed trial falls back to.
-	LastKnownGood Ref
+	LastKnownGood Ref `json:"lastKnownGood,omitzero"`
 	// Attempt is the number of the current start during a trial, from 1 to
 	// Attempts; 0 otherwise.
-	Attempt, Attempts int
-	// OK is True while the configuration that the source wants runs, False while
-	// another one runs, and empty before Boot.
-	OK corev1.ConditionStatus
+	Attempt  int `json:"attempt,omitempty"`
+	Attempts int `json:"attempts,omitempty"`
+	// OK means that the configuration that the source wants runs. It is false before Boot.
+	OK bool `json:"ok"`
 	// Reason and Message explain OK. The message is for people.
-	Reason  Reason
-	Message string
+	Reason  Reason `json:"reason"`
+	Message string `json:"message"`
 	// Since is the time of the last change of OK, by the wall clock.
-	Since time.Time
-}
-
-// Condition returns s as a Node condition of the given type. The heartbeat is left
-// zero for the writer of the Node's status.
-func (s Status) Condition(kind corev1.NodeConditionType) corev1.NodeCondition {
-	c := corev1.NodeCondition{
-		Type:               kind,
-		Status:             s.OK,
-		Reason:             string(s.Reason),
-		Message:            s.Message,
-		LastTransitionTime: metav1.NewTime(s.Since),
-	}
-	if s.OK == "" {
-		c.Status, c.Reason = corev1.ConditionUnknown, string(ReasonNotBooted)
-		c.Message = "the configuration has not been chosen yet"
-	}
-	return c
+	Since time.Time `json:"since"`
 }
 
 // A Role is the part a configuration plays.
@@ -105,14 +89,14 @@ type situation struct {
 	core     *rollout.State
 	attempts int // the limit
 
-	skipped *ReasonError           // why the assigned configuration was not started
-	store   *ReasonError           // the current fault of the store
-	refused *ReasonError           // why the last payload was not accepted
-	source  error                  // why the source has no payload
-	waiting string                 // why the last payload is held back
-	restart bool                   // Run asks for a restart
-	before  corev1.ConditionStatus // the current Status.OK
-	health  error                  // of the configuration on trial
+	skipped *ReasonError // why the assigned configuration was not started
+	store   *ReasonError // the current fault of the store
+	refused *ReasonError // why the last payload was not accepted
+	source  error        // why the source has no payload
+	waiting string       // why the last payload is held back
+	restart bool         // Run asks for a restart
+	before  Status       // the current one
+	health  error        // of the configuration on trial
 }
 
 // running returns the configuration that runs.
@@ -145,28 +129,25 @@ func (s situation) explain(st *Status) {
 	x, rejected := s.core.Rejection(rollout.Digest(assigned.Digest))
 	switch {
 	case s.store != nil && s.store.Reason == ReasonStoreTooNew:
-		st.set(PhaseDegraded, corev1.ConditionFalse, ReasonStoreTooNew, fmt.Sprintf("%v; running %s", s.store.Err, running))
+		st.set(PhaseDegraded, false, ReasonStoreTooNew, fmt.Sprintf("%v; running %s", s.store.Err, running))
 	case running.Digest == assigned.Digest && assigned.Digest.IsZero():
-		st.set(PhaseDefault, corev1.ConditionTrue, ReasonDefault, "nothing is assigned; running the built-in default")
+		st.set(PhaseDefault, true, ReasonDefault, "nothing is assigned; running the built-in default")
 	case running.Digest == assigned.Digest && proven:
-		st.set(PhaseGood, corev1.ConditionTrue, ReasonGood, fmt.Sprintf("running %s", running))
+		st.set(PhaseGood, true, ReasonGood, fmt.Sprintf("running %s", running))
 	case st.Attempt > 0:
 		message := fmt.Sprintf("running %s on trial, start %d of %d", running, st.Attempt, s.attempts)
 		if s.health != nil {
 			message += "; unhealthy: " + s.health.Error()
 		}
-		st.set(PhaseTrial, corev1.ConditionTrue, ReasonTrial, message)
+		st.set(PhaseTrial, true, ReasonTrial, message)
 	case rejected && !proven:
-		st.set(PhaseRolledBack, corev1.ConditionFalse, Reason(x.Reason), fmt.Sprintf("%s was rejected: %s; running %s", assigned, x.Message, running))
+		st.set(PhaseRolledBack, false, Reason(x.Reason), fmt.Sprintf("%s was rejected: %s; running %s", assigned, x.Message, running))
 	case s.skipped != nil:
-		st.set(PhaseDegraded, corev1.ConditionFalse, s.skipped.Reason, fmt.Sprintf("%s could not be started: %v; running %s", assigned, s.skipped.Err, running))
+		st.set(PhaseDegraded, false, s.skipped.Reason, fmt.Sprintf("%s could not be started: %v; running %s", assigned, s.skipped.Err, running))
 	default:
 		// Assigned a moment ago: the earlier configuration runs until the restart,
 		// and is as right or wrong as it was.
-		ok := corev1.ConditionTrue
-		if s.before != "" {
-			ok = s.before
-		}
+		ok := s.before.OK || s.before.Phase == PhasePending
 		st.set(PhaseStaged, ok, ReasonStaged, fmt.Sprintf("%s is staged; running %s", assigned, running))
 	}
 }
@@ -178,17 +159,17 @@ func (s situation) overlay(st *Status) {
 		if e == nil {
 			return
 		}
-		if st.OK == corev1.ConditionFalse {
+		if !st.OK {
 			if e.Reason != st.Reason {
 				st.Message += "; " + e.Error()
 			}
 			return
 		}
-		st.OK, st.Reason = corev1.ConditionFalse, e.Reason
+		st.OK, st.Reason = false, e.Reason
 		st.Message = e.Error() + "; " + st.Message
 	}
 	note := func(reason Reason, message string) {
-		if st.OK == corev1.ConditionTrue && st.Phase != PhaseStaged {
+		if st.OK && st.Phase != PhaseStaged {
 			st.Reason = reason
 		}
 		st.Message += "; " + message
@@ -207,6 +188,6 @@ func (s situation) overlay(st *Status) {
 }
 
 // set sets the fields that explain decides.
-func (st *Status) set(phase Phase, ok corev1.ConditionStatus, reason Reason, message string) {
+func (st *Status) set(phase Phase, ok bool, reason Reason, message string) {
 	st.Phase, st.OK, st.Reason, st.Message = phase, ok, reason, message
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
+	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 )
 
@@ -50,7 +51,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	namespace, rest, _ := strings.Cut(*ref, "/")
 	name, key, _ := strings.Cut(rest, "/")
-	source, err := configcheckpoint.ConfigMap(client.CoreV1(), namespace, name, key)
+	source, err := configkube.ConfigMap(client.CoreV1(), namespace, name, key)
 	if err != nil {
 		return err
 	}
@@ -68,7 +69,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Trial:  configcheckpoint.Trial{Soak: *soak, Every: *every, Grace: *grace, Health: work.health},
 		Hooks: configcheckpoint.Hooks{StatusChanged: func(s configcheckpoint.Status) {
 			// If the agent has a Node, its status gets this condition.
-			c := s.Condition("AgentConfigOK")
+			c := configkube.Condition(s, "AgentConfigOK")
 			fmt.Fprintf(stdout, "%s=%s %s: %s\n", c.Type, c.Status, c.Reason, c.Message)
 		}},
 	})

@@ -37,6 +37,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
+	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 )
@@ -153,7 +154,7 @@ func runReplica(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s.condition = checkpoint.NodeCondition(configCondition)
+	s.condition = configkube.NodeCondition(checkpoint.Status, configCondition)
 	recorder, shutdown, err := kube.Events(ctx, cfg, "kubewright-allinone")
 	if err != nil {
 		return err

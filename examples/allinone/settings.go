@@ -14,6 +14,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
+	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
 )
 
 // settings can change without a new command line. Both replicas have them. They
@@ -55,7 +56,7 @@ const configCondition corev1.NodeConditionType = "SettingsOK"
 func newCheckpoint(s *site, client corev1client.ConfigMapsGetter, dir, ref string, soak time.Duration) (*configcheckpoint.Controller[settings], error) {
 	namespace, rest, _ := strings.Cut(ref, "/")
 	name, key, _ := strings.Cut(rest, "/")
-	source, err := configcheckpoint.ConfigMap(client, namespace, name, key)
+	source, err := configkube.ConfigMap(client, namespace, name, key)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
+	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
 )
 
 // configCondition is the condition of the Node that says which settings run.
@@ -55,7 +56,7 @@ func (o *options) source(client corev1client.ConfigMapsGetter) (configcheckpoint
 	case o.configMap != "":
 		namespace, rest, _ := strings.Cut(o.configMap, "/")
 		name, key, _ := strings.Cut(rest, "/")
-		return configcheckpoint.ConfigMap(client, namespace, name, key)
+		return configkube.ConfigMap(client, namespace, name, key)
 	case o.configFile != "":
 		path, err := filepath.Abs(o.configFile)
 		if err != nil {

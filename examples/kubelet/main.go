@@ -18,6 +18,7 @@ import (
 	"os"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
+	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
@@ -77,7 +78,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	}
 	fmt.Fprintf(stdout, "settings: booted with %s, %s\n", active.Role, active.Ref)
 
-	failure := k.assemble(ctx, active.Config, checkpoint.NodeCondition(configCondition))
+	failure := k.assemble(ctx, active.Config, configkube.NodeCondition(checkpoint.Status, configCondition))
 	if err = failure; err == nil {
 		group := kube.NewGroup(ctx)
 		group.Go(func(ctx context.Context) error {

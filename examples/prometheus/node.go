@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
+	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/lease"
@@ -78,7 +79,7 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 		if n.checkpoint, err = newCheckpoint(opts, settingsHooks); err != nil {
 			return nil, err
 		}
-		setters = append(setters, n.checkpoint.NodeCondition("SettingsOK"))
+		setters = append(setters, configkube.NodeCondition(n.checkpoint.Status, "SettingsOK"))
 	}
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:    resource.MustParse("8"),

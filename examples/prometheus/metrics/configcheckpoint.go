@@ -5,7 +5,6 @@ package metrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
 )
@@ -38,7 +37,7 @@ func ConfigCheckpoint(registry prometheus.Registerer, next configcheckpoint.Hook
 	}
 	hooks.StatusChanged = func(e configcheckpoint.Status) {
 		role.set(string(e.Role), 1)
-		reason.set(string(e.Reason), conditionValue(e.OK))
+		reason.set(string(e.Reason), conditionValue(e))
 		trial.Set(0)
 		if e.Phase == configcheckpoint.PhaseTrial {
 			trial.Set(1)
@@ -75,12 +74,12 @@ func deliveryOf(e configcheckpoint.Delivered) string {
 	return "payload"
 }
 
-func conditionValue(status corev1.ConditionStatus) float64 {
-	switch status {
-	case corev1.ConditionTrue:
+func conditionValue(s configcheckpoint.Status) float64 {
+	switch {
+	case s.Phase == configcheckpoint.PhasePending:
+		return -1
+	case s.OK:
 		return 1
-	case corev1.ConditionFalse:
-		return 0
 	}
-	return -1
+	return 0
 }

@@ -217,14 +217,14 @@ func TestConfigCheckpoint(t *testing.T) {
 	hooks.Delivered(configcheckpoint.Delivered{Ref: ref})
 	hooks.Delivered(configcheckpoint.Delivered{})
 	hooks.Delivered(configcheckpoint.Delivered{Err: errors.New("no such ConfigMap")})
-	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleDefault, Reason: configcheckpoint.ReasonDefault, OK: corev1.ConditionTrue})
-	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleAssigned, Reason: configcheckpoint.ReasonTrial, OK: corev1.ConditionTrue, Phase: configcheckpoint.PhaseTrial})
+	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleDefault, Reason: configcheckpoint.ReasonDefault, OK: true, Phase: configcheckpoint.PhaseDefault})
+	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleAssigned, Reason: configcheckpoint.ReasonTrial, OK: true, Phase: configcheckpoint.PhaseTrial})
 	trial := gather(t, registry)
 	if trial["kubewright_configcheckpoint_trial"] != 1 || trial[`kubewright_configcheckpoint_condition{reason="Trial"}`] != 1 {
 		t.Errorf("during a trial: %v", trial)
 	}
 	hooks.Rejected(configcheckpoint.Rejected{Ref: ref, Reason: configcheckpoint.ReasonUnhealthy})
-	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleLastKnownGood, Reason: configcheckpoint.ReasonUnhealthy, OK: corev1.ConditionFalse, Phase: configcheckpoint.PhaseRolledBack})
+	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleLastKnownGood, Reason: configcheckpoint.ReasonUnhealthy, Phase: configcheckpoint.PhaseRolledBack})
 	hooks.Promoted(configcheckpoint.Promoted{Ref: ref})
 	check(t, registry, map[string]float64{
 		`kubewright_configcheckpoint_info{role="LastKnownGood"}`:            1,

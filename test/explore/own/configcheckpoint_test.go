@@ -19,6 +19,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest/explore"
 	"github.com/kubewright/kubewright/configcheckpoint"
+	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
 )
 
 // TestConfigCheckpoint explores an agent that gets a good configuration, a bad one and
@@ -51,7 +52,7 @@ func TestConfigCheckpoint(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			source, err := configcheckpoint.ConfigMap(kubernetes.NewForConfigOrDie(p.Config).CoreV1(), "default", "agent", "config")
+			source, err := configkube.ConfigMap(kubernetes.NewForConfigOrDie(p.Config).CoreV1(), "default", "agent", "config")
 			if err != nil {
 				return err
 			}

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package configcheckpoint
+package kube
 
 import (
 	"context"
@@ -22,19 +22,27 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/listwatch"
 )
 
+// ErrKeyNotFound is wrapped by the error that the source yields if the ConfigMap has no such
+// key.
+var ErrKeyNotFound = errors.New("configcheckpoint: the ConfigMap has no such key")
+
+// callTimeout is the deadline of a list, and of the answer to a watch.
+const callTimeout = 30 * time.Second
+
 // ConfigMap returns a Source that watches one key of one ConfigMap, in Data or
 // BinaryData. It lists and watches with the field selector metadata.name, so
 // the permission to do so may be limited to that one name.
 //
-// If the ConfigMap does not exist the source yields ErrSourceNotFound, and if
-// the key does not, ErrKeyNotFound; neither unassigns. The error of ConfigMap
+// If the ConfigMap does not exist the source yields configcheckpoint.ErrSourceNotFound, and
+// if the key does not, ErrKeyNotFound; neither unassigns. The error of ConfigMap
 // names every part of the reference that is not valid.
-func ConfigMap(client corev1client.ConfigMapsGetter, namespace, name, key string) (Source, error) {
+func ConfigMap(client corev1client.ConfigMapsGetter, namespace, name, key string) (configcheckpoint.Source, error) {
 	var problems []error
 	wrong := func(what, value string, reasons []string) {
 		if len(reasons) > 0 {
@@ -73,8 +81,8 @@ func configMapRetry() backoff.Policy {
 const aliveAfter = time.Second
 
 // Payloads implements Source.
-func (s configMapSource) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
-	return func(yield func(Payload, error) bool) {
+func (s configMapSource) Payloads(ctx context.Context) iter.Seq2[configcheckpoint.Payload, error] {
+	return func(yield func(configcheckpoint.Payload, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		w := &configMapWatch{source: s, ctx: ctx, out: make(chan delivery), done: make(chan struct{})}
 		go w.run()
@@ -93,6 +101,12 @@ func (s configMapSource) Payloads(ctx context.Context) iter.Seq2[Payload, error]
 			}
 		}
 	}
+}
+
+// A delivery is a payload or an error of the source.
+type delivery struct {
+	payload configcheckpoint.Payload
+	err     error
 }
 
 // configMapWatch keeps the ConfigMap of one call of Payloads up to date. It is the
@@ -255,11 +269,11 @@ func (w *configMapWatch) hand(d delivery) {
 }
 
 // payload returns the payload in the object, or why there is none.
-func (w *configMapWatch) payload() (Payload, error) {
+func (w *configMapWatch) payload() (configcheckpoint.Payload, error) {
 	if w.object == nil {
-		return Payload{}, fmt.Errorf("%w: %s", ErrSourceNotFound, w.source)
+		return configcheckpoint.Payload{}, fmt.Errorf("%w: %s", configcheckpoint.ErrSourceNotFound, w.source)
 	}
-	p := Payload{Name: w.source.String(), Version: w.id()}
+	p := configcheckpoint.Payload{Name: w.source.String(), Version: w.id()}
 	if text, ok := w.object.Data[w.source.key]; ok {
 		p.Data = []byte(text)
 		return p, nil
@@ -268,5 +282,5 @@ func (w *configMapWatch) payload() (Payload, error) {
 		p.Data = append([]byte{}, data...)
 		return p, nil
 	}
-	return Payload{}, fmt.Errorf("%w: %s", ErrKeyNotFound, w.source)
+	return configcheckpoint.Payload{}, fmt.Errorf("%w: %s", ErrKeyNotFound, w.source)
 }

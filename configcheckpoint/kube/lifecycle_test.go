@@ -1,12 +1,14 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package configcheckpoint
+package kube
 
 import (
 	"context"
 	"fmt"
 	"net/http"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,17 +17,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
+	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/internal/lifecycletest"
 )
 
 // bootAndRun is a process without work of its own: it boots, runs and takes
 // every configuration as it comes.
-type bootAndRun struct{ c *Controller[string] }
+type bootAndRun struct {
+	c *configcheckpoint.Controller[string]
+}
 
 func (b bootAndRun) Run(ctx context.Context) error {
 	// The contract runs it twice; the second Boot is refused as well.
-	if _, err := b.c.Boot(ctx); err != nil && err != ErrAlreadyBooted {
+	if _, err := b.c.Boot(ctx); err != nil && err != configcheckpoint.ErrAlreadyBooted {
 		return err
 	}
 	return b.c.Run(ctx)
@@ -35,6 +39,8 @@ func (b bootAndRun) Name() string                  { return b.c.Name() }
 func (b bootAndRun) Check(req *http.Request) error { return b.c.Check(req) }
 
 func TestLifecycle(t *testing.T) {
+	dir := t.TempDir()
+	var next atomic.Int32
 	lifecycletest.Test(t, lifecycletest.Subject{
 		New: func(t *testing.T, s *apitest.Server, i int) lifecycletest.Controller {
 			s.Put(agentConfig("A"))
@@ -42,18 +48,17 @@ func TestLifecycle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := New(Config[string]{
-				Dir: "/crashfs", Codec: testCodec(), Source: source,
-				Apply:        func(context.Context, Active[string]) error { return nil },
+			c, err := configcheckpoint.New(configcheckpoint.Config[string]{
+				Dir: filepath.Join(dir, fmt.Sprint(next.Add(1))), Codec: configcheckpoint.Codec[string]{Decode: func(data []byte) (string, error) { return string(data), nil }, Default: func() (string, error) { return "default", nil }}, Source: source,
+				Apply:        func(context.Context, configcheckpoint.Active[string]) error { return nil },
 				ErrorHandler: func(context.Context, error, string) {},
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.store = storeOn(slottest.New())
 			return bootAndRun{c}
 		},
-		ErrAlreadyRun: ErrAlreadyRun,
+		ErrAlreadyRun: configcheckpoint.ErrAlreadyRun,
 		// A request a minute once the backoff has grown, which client-go
 		// repeats ten times if the server asks for it or resets.
 		MaxPerHour: 1000,

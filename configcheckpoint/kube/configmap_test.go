@@ -1,11 +1,14 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package configcheckpoint
+package kube
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -13,9 +16,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
@@ -140,7 +146,7 @@ func testConfigMapSource(t *testing.T) {
 	set(func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"config.yaml": "C"} })
 	w.yields("C")
 	apitest.Delete[*corev1.ConfigMap](s, "kube-system", "agent")
-	w.fails(ErrSourceNotFound)
+	w.fails(configcheckpoint.ErrSourceNotFound)
 	s.Put(agentConfig("D"))
 	w.yields("D")
 	// Another object in the namespace is none of its business.
@@ -240,19 +246,6 @@ func testOldServerListsInstead(t *testing.T) {
 	w.yields("B")
 }
 
-// onConfigMap makes a node whose source is a ConfigMap.
-func onConfigMap(t *testing.T, s *apitest.Server, key string) *node {
-	n := newNode(t)
-	source, err := ConfigMap(s.Client(apitest.User{}).CoreV1(), "kube-system", "agent", key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.cfg.Source = source
-	return n
-}
-
-// TestMetadataOnlyEditIsIgnored: every label or annotation restarted every
-// agent of the fleet.
 // TestARestoredServerIsReadAgain: the source waited for the version that it knew
 // before, and delivered neither the restored content nor an edit of it.
 func TestARestoredServerIsReadAgain(t *testing.T) {
@@ -282,15 +275,17 @@ func TestARestoredServerIsReadAgain(t *testing.T) {
 	}
 }
 
-func TestMetadataOnlyEditIsIgnored(t *testing.T) { synctest.Test(t, testMetadataOnlyEditIsIgnored) }
-func testMetadataOnlyEditIsIgnored(t *testing.T) {
+// TestMetadataOnlyEditIsIgnored: every label or annotation restarted every
+// agent of the fleet.
+func TestMetadataOnlyEditIsIgnored(t *testing.T) { inDir(t, testMetadataOnlyEditIsIgnored) }
+func testMetadataOnlyEditIsIgnored(t *testing.T, dir string) {
 	s := apitest.New(apitest.Options{})
 	s.Put(agentConfig("A"))
-	n := onConfigMap(t, s, "config.yaml")
+	n := newNode(t, s, dir)
 	n.start()
 	n.restarts()
-	n.goes(DefaultSoak)
-	before := n.disk.Changes()
+	n.goes(configcheckpoint.DefaultSoak)
+	before := n.record()
 	apitest.Edit(s, "kube-system", "agent", func(cm *corev1.ConfigMap) {
 		cm.Labels = map[string]string{"edited": "yes"}
 		cm.Annotations = map[string]string{"edited": "yes"}
@@ -300,92 +295,92 @@ func testMetadataOnlyEditIsIgnored(t *testing.T) {
 	s.Put(agentConfig("A")) // another UID, the same bytes
 	n.goes(time.Hour)
 	n.runs()
-	n.is("A", isTrue, PhaseGood, ReasonGood)
-	if n.disk.Changes() != before {
+	n.is("A", isTrue, configcheckpoint.PhaseGood, configcheckpoint.ReasonGood)
+	if n.record() != before {
 		t.Error("the store was written")
 	}
 }
 
 // TestInPlaceUpdate: an edit in place was ignored, which left part of the fleet
 // on the old content without end.
-func TestInPlaceUpdate(t *testing.T) { synctest.Test(t, testInPlaceUpdate) }
-func testInPlaceUpdate(t *testing.T) {
+func TestInPlaceUpdate(t *testing.T) { inDir(t, testInPlaceUpdate) }
+func testInPlaceUpdate(t *testing.T, dir string) {
 	s := apitest.New(apitest.Options{})
 	s.Put(agentConfig("A"))
-	n := onConfigMap(t, s, "config.yaml")
+	n := newNode(t, s, dir)
 	n.start()
 	for _, text := range []string{"A", "B", "C", "B"} {
 		s.Put(agentConfig(text))
 		n.restarts()
-		n.is(text, isTrue, PhaseTrial, ReasonTrial)
-		n.goes(DefaultSoak)
-		n.is(text, isTrue, PhaseGood, ReasonGood)
+		n.is(text, isTrue, configcheckpoint.PhaseTrial, configcheckpoint.ReasonTrial)
+		n.goes(configcheckpoint.DefaultSoak)
+		n.is(text, isTrue, configcheckpoint.PhaseGood, configcheckpoint.ReasonGood)
 	}
 	s.Put(agentConfig("bad"))
 	n.goes(time.Second)
-	n.is("B", isFalse, PhaseGood, ReasonDecodeFailed)
+	n.is("B", isFalse, configcheckpoint.PhaseGood, configcheckpoint.ReasonDecodeFailed)
 	s.Put(agentConfig("B"))
 	n.goes(time.Second)
-	n.is("B", isTrue, PhaseGood, ReasonGood)
+	n.is("B", isTrue, configcheckpoint.PhaseGood, configcheckpoint.ReasonGood)
 	n.runs()
 }
 
 // TestSameObjectOtherKey: the identity of a configuration was its object's.
-func TestSameObjectOtherKey(t *testing.T) { synctest.Test(t, testSameObjectOtherKey) }
-func testSameObjectOtherKey(t *testing.T) {
+func TestSameObjectOtherKey(t *testing.T) { inDir(t, testSameObjectOtherKey) }
+func testSameObjectOtherKey(t *testing.T, dir string) {
 	s := apitest.New(apitest.Options{})
 	cm := agentConfig("A")
 	cm.Data["canary.yaml"], cm.Data["copy.yaml"] = "bad", "A"
 	s.Put(cm)
-	n := onConfigMap(t, s, "config.yaml")
+	n := newNode(t, s, dir)
 	n.start()
 	n.restarts()
-	n.goes(DefaultSoak)
-	for key, want := range map[string]Reason{"canary.yaml": ReasonDecodeFailed, "copy.yaml": ReasonGood, "none.yaml": ReasonSourceFailed} {
+	n.goes(configcheckpoint.DefaultSoak)
+	for key, want := range map[string]configcheckpoint.Reason{"canary.yaml": configcheckpoint.ReasonDecodeFailed, "copy.yaml": configcheckpoint.ReasonGood, "none.yaml": configcheckpoint.ReasonSourceFailed} {
 		n.stop(nil)
-		n.cfg.Source = onConfigMap(t, s, key).cfg.Source
+		n.follows(s, key)
 		n.start()
 		n.goes(time.Minute)
 		n.runs()
-		if st := n.c.Status(); n.active.Config != "A" || st.Reason != want || st.Phase != PhaseGood {
+		if st := n.c.Status(); n.active.Config != "A" || st.Reason != want || st.Phase != configcheckpoint.PhaseGood {
 			t.Errorf("%s: runs %q, %+v", key, n.active.Config, st)
 		}
 	}
 }
 
-func TestSourceDeletedKeepsConfig(t *testing.T) { synctest.Test(t, testSourceDeletedKeepsConfig) }
-func testSourceDeletedKeepsConfig(t *testing.T) {
+func TestSourceDeletedKeepsConfig(t *testing.T) { inDir(t, testSourceDeletedKeepsConfig) }
+func testSourceDeletedKeepsConfig(t *testing.T, dir string) {
 	s := apitest.New(apitest.Options{})
 	s.Put(agentConfig("A"))
-	n := onConfigMap(t, s, "config.yaml")
+	n := newNode(t, s, dir)
 	n.start()
 	n.restarts()
-	n.goes(DefaultSoak)
+	n.goes(configcheckpoint.DefaultSoak)
 	apitest.Delete[*corev1.ConfigMap](s, "kube-system", "agent")
 	n.goes(24 * time.Hour)
 	n.runs()
-	n.is("A", isTrue, PhaseGood, ReasonSourceFailed)
+	n.is("A", isTrue, configcheckpoint.PhaseGood, configcheckpoint.ReasonSourceFailed)
 	if m := n.c.Status().Message; !strings.Contains(m, "ConfigMap kube-system/agent[config.yaml]") {
 		t.Error(m)
 	}
 	n.stop(nil)
 	n.start()
-	n.is("A", isTrue, PhaseGood, ReasonSourceFailed)
+	n.is("A", isTrue, configcheckpoint.PhaseGood, configcheckpoint.ReasonSourceFailed)
 	s.Put(agentConfig("B"))
 	n.goes(time.Minute)
 	n.restarts()
-	n.is("B", isTrue, PhaseTrial, ReasonTrial)
+	n.is("B", isTrue, configcheckpoint.PhaseTrial, configcheckpoint.ReasonTrial)
 }
 
 // TestBootWithoutAPI: the agent comes up on the configuration on its disk.
-func TestBootWithoutAPI(t *testing.T) { synctest.Test(t, testBootWithoutAPI) }
-func testBootWithoutAPI(t *testing.T) {
+func TestBootWithoutAPI(t *testing.T) { inDir(t, testBootWithoutAPI) }
+func testBootWithoutAPI(t *testing.T, dir string) {
 	s := apitest.New(apitest.Options{})
 	s.Put(agentConfig("A"))
-	n := onConfigMap(t, s, "config.yaml")
+	n := newNode(t, s, dir)
 	n.start()
 	n.restarts()
-	n.goes(DefaultSoak)
+	n.goes(configcheckpoint.DefaultSoak)
 	n.stop(nil)
 	s.Inject(apitest.Fault{Hang: true})
 	before := time.Now()
@@ -395,7 +390,7 @@ func testBootWithoutAPI(t *testing.T) {
 	}
 	n.goes(time.Hour)
 	n.runs()
-	n.is("A", isTrue, PhaseGood, ReasonSourceFailed)
+	n.is("A", isTrue, configcheckpoint.PhaseGood, configcheckpoint.ReasonSourceFailed)
 }
 
 // TestNodeIdentity: a node may read the ConfigMap only if a Role says so, and
@@ -421,4 +416,62 @@ func testNodeIdentity(t *testing.T) {
 	if !slices.Equal(got, []string{""}) {
 		t.Errorf("%q, want an error: the Node authorizer knows no reason", got)
 	}
+}
+
+// TestWatchThatIsAlwaysExpired: a stream whose first event says that the
+// resource version is gone was listed for and started again at once, without end.
+func TestWatchThatIsAlwaysExpired(t *testing.T) {
+	synctest.Test(t, testWatchThatIsAlwaysExpired)
+}
+func testWatchThatIsAlwaysExpired(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent"}, Data: map[string]string{"config.yaml": "A"}})
+	answers := 0
+	heal := s.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Answer: func(apitest.Request) (*http.Response, error) {
+		if answers++; answers > 1000 {
+			return nil, apitest.ErrConnReset
+		}
+		return &http.Response{
+			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+			Body: io.NopCloser(strings.NewReader(`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old"}}`)),
+		}, nil
+	}})
+	w := watchConfigMap(t, s)
+	time.Sleep(10 * time.Minute)
+	if a := w.last(); !apierrors.IsResourceExpired(a.err) {
+		t.Errorf("yielded %+v, want 410", a)
+	}
+	if n := len(s.Requests(apitest.Match{})); n > 50 {
+		t.Errorf("%d requests in ten minutes", n)
+	}
+	heal()
+	time.Sleep(2 * time.Minute)
+	w.yields("A")
+}
+
+// FuzzConfigMapSource puts any payload in the ConfigMap.
+func FuzzConfigMapSource(f *testing.F) {
+	f.Add("", []byte(nil), true)
+	f.Add("a: b", []byte{}, false)
+	f.Add("\x00\xff", []byte("\xff\xfe"), true)
+	f.Fuzz(func(t *testing.T, text string, binary []byte, both bool) {
+		synctest.Test(t, func(t *testing.T) {
+			s := apitest.New(apitest.Options{})
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent"}}
+			want := binary
+			if both {
+				text = strings.ToValidUTF8(text, "?") // as an API server stores it
+				cm.Data = map[string]string{"config.yaml": text}
+				want = []byte(text)
+			} else {
+				cm.BinaryData = map[string][]byte{"config.yaml": binary}
+			}
+			s.Put(cm)
+			w := watchConfigMap(t, s)
+			a := w.last()
+			if a.err != nil || a.payload.Data == nil || !bytes.Equal(a.payload.Data, want) {
+				t.Errorf("yielded %+v, want %q", a, want)
+			}
+		})
+	})
 }
