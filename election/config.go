@@ -57,6 +57,17 @@ const (
 // end what the work has begun, such as its goroutines.
 type LeadFunc func(ctx context.Context, term Term) error
 
+// An OverrunFunc is called if the work still runs when another candidate may lead: the
+// lease can't be renewed any more, and Timing.Drain has passed since the term ended with
+// [ErrExpired] or [ErrLost]. Only the end of the process prevents that two do the work,
+// so the function usually ends it, for example with os.Exit. err wraps the cause.
+//
+// It is called at most once in a term, by a timer, in its own goroutine: also while a hook
+// or the API server hangs, and while Run and other hooks go on. It is not called while the
+// lease is renewed, however long the work takes to return, because no other candidate
+// leads then. Run does not return before it has returned. A panic in it is not recovered.
+type OverrunFunc func(err error)
+
 // Config configures a Candidate. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
@@ -96,6 +107,11 @@ type Config struct {
 	// cloned virtual machine, both processes lead until one of them observes a renewal that
 	// it did not send. Its term then ends with [ErrLost]. Default: false.
 	ExclusiveIdentity bool
+
+	// OnOverrun is called if the work still runs when another candidate may lead. A program
+	// whose work may ignore its context should end the process in it. Default: none; the
+	// overrun is logged, and Check fails.
+	OnOverrun OverrunFunc
 
 	// CallTimeout is the deadline of one API call. A leader uses half of the time that
 	// is left in its term, if that is less. 1.1 Timing.RenewInterval + CallTimeout must be

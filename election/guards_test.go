@@ -26,20 +26,34 @@ import (
 // Each test here checks one guard that no other test needs.
 
 func TestATermEndsExactlyAtItsDeadline(t *testing.T) {
-	tm := &term{deadline: 10}
-	if tm.expire(9) || !tm.extend(9, machine.Instant{}, 20) {
-		t.Error("expired before its deadline")
-	}
-	if !tm.expire(20) {
-		t.Error("not expired at its deadline")
-	}
-	if tm.extend(19, machine.Instant{}, 30) || tm.deadline != 20 {
-		t.Error("extended after it expired")
-	}
-	tm = &term{deadline: 10}
-	if tm.extend(10, machine.Instant{}, 20) {
-		t.Error("extended at its deadline")
-	}
+	inRig(t, func(r *rig) {
+		c := newClock()
+		var cause error
+		begin := func() *term {
+			cause = nil
+			tm := &term{clock: c, drain: time.Second, deadline: c.now().Mono + 10}
+			tm.start(func() error { return nil }, func(err error) { cause = err }, func(error) {})
+			r.Cleanup(tm.finish)
+			return tm
+		}
+		tm := begin()
+		r.sleep(9)
+		if now := c.now().Mono; cause != nil || !tm.extend(now, machine.Instant{}, now+11) {
+			t.Error("expired before its deadline")
+		}
+		r.sleep(10)
+		if cause != nil {
+			t.Error("expired before the deadline to which it was extended")
+		}
+		r.sleep(1)
+		if now := c.now().Mono; !errors.Is(cause, ErrExpired) || tm.extend(now-1, machine.Instant{}, now+10) {
+			t.Errorf("ended with %v, or extended after it expired", cause)
+		}
+		tm = begin()
+		if tm.extend(tm.deadline, machine.Instant{}, tm.deadline+10) {
+			t.Error("extended at its deadline")
+		}
+	})
 }
 
 // RenewDeadline leaves time for a second renewal, or the Timing is invalid.

@@ -135,8 +135,8 @@ func TestDeadlineIsZeroWhileTheTermIsNotValid(t *testing.T) {
 	c.step = func() time.Duration { return step }
 	now := c.now()
 	term := Term{&term{clock: c, sent: now, deadline: now.Mono + time.Hour}}
-	term.t.start(func() error { return nil }, func(error) {})
-	defer term.t.end(nil)
+	term.t.start(func() error { return nil }, func(error) {}, func(error) {})
+	defer term.t.finish()
 	if !term.Valid() || term.Deadline().IsZero() {
 		t.Fatal("a term that has just begun is not valid")
 	}

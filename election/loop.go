@@ -158,7 +158,11 @@ func (l *loop) effects(now machine.Instant, effects []machine.Effect) {
 	for _, effect := range effects {
 		switch e := effect.(type) {
 		case machine.WorkCancelled:
-			l.term.end(l.cause(e.Cause))
+			if lost(e.Cause) {
+				l.term.lose(l.cause(e.Cause))
+			} else {
+				l.term.end(l.cause(e.Cause))
+			}
 		case machine.TermExtended:
 			late = !l.term.extend(now.Mono, e.Sent, e.Deadline)
 		case machine.TermEnded:
@@ -179,22 +183,35 @@ func (l *loop) effects(now machine.Instant, effects []machine.Effect) {
 // begin starts the work.
 func (l *loop) begin(e machine.TermStarted) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
-	t := &term{token: e.Token, clock: l.clock, sent: e.Sent, deadline: e.Deadline}
-	started := t.start(ctx.Err, cancel)
+	t := &term{token: e.Token, clock: l.clock, drain: l.cfg.Timing.Drain, sent: e.Sent, deadline: e.Deadline}
+	started := t.start(ctx.Err, cancel, func(cause error) { l.wg.Go(func() { l.overrun(cause) }) })
 	l.term = t
 	l.leading.Store(t)
 	if !started {
 		// A hook took longer than the term. Another candidate may lead now, so the
 		// work must not begin.
+		t.finish()
 		l.apply(machine.Expired{})
 		l.returned <- nil
 		return
 	}
 	l.wg.Go(func() {
 		err := errGoexit
-		defer func() { l.returned <- err }()
+		defer func() {
+			t.finish()
+			l.returned <- err
+		}()
 		err = l.cfg.Lead(ctx, Term{t})
 	})
+}
+
+// overrun reports that the work still runs when another candidate may lead.
+func (l *loop) overrun(cause error) {
+	err := fmt.Errorf("election: the work of the leader still runs, and another candidate may lead: %w", cause)
+	klog.FromContext(l.ctx).Error(err, "The work has outlived the lease", "drain", l.cfg.Timing.Drain)
+	if l.cfg.OnOverrun != nil {
+		l.cfg.OnOverrun(err)
+	}
 }
 
 // workReturned passes the end of the work to the machine.

@@ -65,7 +65,8 @@ func (t Term) left() (time.Duration, bool) {
 }
 
 // term enforces the deadline of a term: a timer ends the term at the deadline even if
-// the loop is blocked in a hook. Renewals move it.
+// the loop is blocked in a hook. Renewals move it, also while the work drains. If the work
+// still runs when Drain has passed after that, the timer reports the overrun.
 //
 // Invariant: a term that is over stays over, and one that has expired is not
 // extended.
@@ -73,30 +74,31 @@ type term struct {
 	token uint64
 	clock *clock
 
+	drain time.Duration // from the end of a term that can't be renewed to its overrun
+
 	// Set by start.
-	done   func() error
-	cancel context.CancelCauseFunc
+	done    func() error
+	cancel  context.CancelCauseFunc
+	overrun func(cause error)
 
 	mu       sync.Mutex
 	sent     machine.Instant // when the last successful write was sent
 	deadline time.Duration   // of the monotonic clock
-	over     bool
-	expired  bool
+	over     bool            // the context of the work is cancelled
+	expired  bool            // the term can't be renewed any more, because of cause
+	cause    error
+	returned bool        // the work has returned, or the overrun was reported
 	timer    *time.Timer // nil before start
 }
 
-// start binds the term to the context of its work. It reports false if the term
-// has expired.
-func (t *term) start(done func() error, cancel context.CancelCauseFunc) bool {
+// start binds the term to its work: done and cancel are those of the context, and overrun
+// is called if the work outlives the lease. It reports false if the term has expired.
+func (t *term) start(done func() error, cancel context.CancelCauseFunc, overrun func(cause error)) bool {
 	now := t.clock.now().Mono
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.done, t.cancel = done, cancel
-	t.timer = time.AfterFunc(t.clock.span(t.deadline-now), func() {
-		if t.expire(t.clock.now().Mono) {
-			t.end(ErrExpired)
-		}
-	})
+	t.done, t.cancel, t.overrun = done, cancel, overrun
+	t.timer = time.AfterFunc(t.clock.span(t.deadline-now), t.fire)
 	return now < t.deadline
 }
 
@@ -109,30 +111,65 @@ func (t *term) extend(now time.Duration, sent machine.Instant, deadline time.Dur
 		return false
 	}
 	t.sent, t.deadline = sent, deadline // also while the work drains
-	if t.timer != nil && !t.over {
+	if t.timer != nil && !t.returned {
 		t.timer.Reset(t.clock.span(deadline - now))
 	}
 	return true
 }
 
-// expire reports whether the deadline has come.
-func (t *term) expire(now time.Duration) bool {
+// fire is called by the timer: at the deadline, and when the work has overrun it.
+func (t *term) fire() {
+	now := t.clock.now().Mono
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.expired = t.expired || now >= t.deadline
-	return t.expired
+	if t.returned {
+		return
+	}
+	if now < t.deadline { // a renewal came in between
+		t.timer.Reset(t.clock.span(t.deadline - now))
+		return
+	}
+	if !t.expired {
+		t.over, t.expired, t.cause = true, true, ErrExpired
+		t.cancel(ErrExpired)
+	}
+	if left := t.deadline + t.drain - now; left > 0 {
+		t.timer.Reset(t.clock.span(left))
+		return
+	}
+	t.returned = true
+	t.overrun(t.cause)
+}
+
+// lose ends a term that can't be renewed any more.
+func (t *term) lose(cause error) {
+	now := t.clock.now().Mono
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.expired {
+		t.expired, t.cause, t.deadline = true, cause, min(t.deadline, now)
+		if !t.returned {
+			t.timer.Reset(t.clock.span(t.deadline + t.drain - now))
+		}
+	}
+	t.over = true
+	t.cancel(cause)
 }
 
 // end makes the term invalid for good and cancels the work. It may be called again.
 func (t *term) end(cause error) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.over = true
-	timer, cancel := t.timer, t.cancel
-	t.mu.Unlock()
-	if timer != nil {
-		timer.Stop()
-		cancel(cause)
-	}
+	t.cancel(cause)
+}
+
+// finish says that the work has returned, or does not begin. No overrun follows.
+func (t *term) finish() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.returned = true
+	t.timer.Stop()
 }
 
 // drifted reports whether the machine was suspended since the last renewal. t.mu must be

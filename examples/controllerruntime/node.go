@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -74,6 +75,11 @@ func (s *site) newCandidate(name, identity string) (*election.Candidate, error) 
 		Self:   election.Peer{Identity: identity},
 		Timing: timing,
 		Lead:   func(ctx context.Context, _ election.Term) error { return s.run(ctx) },
+		OnOverrun: func(err error) {
+			// Another replica manages the node now.
+			klog.ErrorS(err, "The node's controllers do not stop")
+			klog.FlushAndExit(klog.ExitFlushTimeout, 1)
+		},
 	})
 }
 

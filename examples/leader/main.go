@@ -98,6 +98,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 				by: o.self.Identity, term: term,
 			}, o.interval, out)
 		},
+		OnOverrun: func(err error) {
+			// Two processes must not count at the same time.
+			out.printf("exits: %v", err)
+			os.Exit(1)
+		},
 		Hooks: election.Hooks{
 			LeaderChanged: func(c election.LeaderChanged) { out.printf("leader: %q", c.To) },
 			Offered:       func(o election.Offered) { out.printf("offered the lease to %s", o.To) },

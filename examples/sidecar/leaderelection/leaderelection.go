@@ -127,6 +127,10 @@ func (l *leaderElection) Run() error {
 	if err := broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
 		return err
 	}
+	exit := func(err error) {
+		logger.Error(err, "Stopped leading")
+		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
+	}
 	candidate, err := election.New(election.Config{
 		Client: l.clientset.CoordinationV1(),
 		Lease:  types.NamespacedName{Namespace: cmp.Or(l.namespace, podNamespace()), Name: sanitize(l.lockName)},
@@ -134,16 +138,14 @@ func (l *leaderElection) Run() error {
 		Timing: l.timing,
 		Labels: l.labels,
 		Lead: func(ctx context.Context, _ election.Term) error {
-			context.AfterFunc(ctx, func() { // also if the work does not return
-				if cause := context.Cause(ctx); errors.Is(cause, election.ErrLost) || errors.Is(cause, election.ErrExpired) {
-					logger.Error(cause, "Stopped leading")
-					klog.FlushAndExit(klog.ExitFlushTimeout, 1)
-				}
-			})
 			l.run(ctx)
 			<-ctx.Done() // work that has returned keeps the lease
+			if cause := context.Cause(ctx); errors.Is(cause, election.ErrLost) || errors.Is(cause, election.ErrExpired) {
+				exit(cause)
+			}
 			return nil
 		},
+		OnOverrun:     exit, // the work does not return
 		EventRecorder: broadcaster.NewRecorder(nil, l.lockName+"/"+identity),
 	})
 	if err != nil {
