@@ -58,12 +58,12 @@ type commandSession struct {
 }
 
 // openCommand takes over the connection and waits for the streams of a command.
-func openCommand(ctx context.Context, w http.ResponseWriter, r *http.Request, opts *commandOptions, timeout time.Duration) (*commandSession, error) {
+func openCommand(ctx context.Context, w http.ResponseWriter, r *http.Request, opts *commandOptions, timeout time.Duration, waits wire.Waits) (*commandSession, error) {
 	if websocket.IsWebSocketUpgrade(r) {
-		return openWebSocketCommand(w, r, opts)
+		return openWebSocketCommand(w, r, opts, waits)
 	}
 	opening := &commandOpening{opts: opts, seen: make(map[string]bool), complete: make(chan struct{})}
-	conn, err := upgradeSPDY(w, r, spdyCommandProtocols, func(protocol string) wire.OpenFunc {
+	conn, err := upgradeSPDY(w, r, spdyCommandProtocols, waits, func(protocol string) wire.OpenFunc {
 		opening.protocol = protocol
 		return opening.open
 	})
@@ -137,8 +137,8 @@ func (o *commandOpening) open(st *wire.Stream, headers http.Header) error {
 // openWebSocketCommand has all streams at once. Those that the client did not ask for
 // are not used: input would be at its end, and a backend would end that of the
 // container.
-func openWebSocketCommand(w http.ResponseWriter, r *http.Request, opts *commandOptions) (*commandSession, error) {
-	conn, channels, protocol, err := upgradeWebSocket(w, r, webSocketCommandProtocols, 5)
+func openWebSocketCommand(w http.ResponseWriter, r *http.Request, opts *commandOptions, waits wire.Waits) (*commandSession, error) {
+	conn, channels, protocol, err := upgradeWebSocket(w, r, webSocketCommandProtocols, waits, 5)
 	if err != nil {
 		return nil, err
 	}

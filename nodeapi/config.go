@@ -109,8 +109,9 @@ type Config struct {
 
 	// MaxStreams limits the open exec, attach, run, port-forward and log requests, and
 	// the connections that are forwarded. One pod may have a quarter of them, one
-	// namespace half, one user three quarters, and each at least 10. More requests are
-	// answered with 429. Default: DefaultMaxStreams.
+	// namespace a third, one user three quarters, and each at least 10. A user with a
+	// client certificate, such as the API server, has no share of its own. More requests
+	// are answered with 429. Default: DefaultMaxStreams.
 	MaxStreams int
 	// StreamIdleTimeout closes exec, attach and port-forward connections without
 	// traffic. Default: DefaultStreamIdleTimeout.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/kubewright/kubewright/nodeapi/internal/wire"
 )
 
 // serveCommand serves exec and attach.
@@ -46,7 +48,8 @@ func (s *Server) serveCommand(w *response, r *http.Request, to route, query url.
 	}
 	defer end()
 	w.hijack = s.streams.takeOver(st)
-	session, err := openCommand(ctx, w, r, opts, s.cfg.StreamCreationTimeout)
+	// A command may read its input when it wants.
+	session, err := openCommand(ctx, w, r, opts, s.cfg.StreamCreationTimeout, wire.Waits{Ping: s.waits.Ping})
 	if err != nil {
 		return err
 	}

@@ -493,12 +493,12 @@ func TestNoTenantHoldsAllStreams(t *testing.T) {
 	of := func(namespace, pod, user string) share { return share{namespace, namespace + "/" + pod, user} }
 	ends := fill(of("a", "web", "one"), 25)
 	fill(of("a", "web", "two"), 0) // the pod's share
-	fill(of("a", "api", "one"), 25)
+	fill(of("a", "api", "one"), 8)
 	fill(of("a", "job", "two"), 0) // the namespace's share
 	fill(of("b", "web", "one"), 25)
-	fill(of("c", "web", "one"), 0) // the user's share
-	fill(of("c", "web", "two"), 25)
-	fill(of("d", "web", "two"), 0) // all
+	fill(of("c", "web", "one"), 17) // the user's share
+	fill(of("c", "web", "two"), 8)
+	fill(of("d", "web", "two"), 17) // all
 	ends[0]()
 	fill(of("d", "web", "two"), 1)
 	few := newStreams(3, time.Hour, nil)

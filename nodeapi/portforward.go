@@ -18,6 +18,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/nodeapi/internal/wire"
 )
@@ -50,12 +51,12 @@ func (s *Server) servePortForward(w *response, r *http.Request, pod Pod, query u
 	ended := ctx.Done()
 	var conn *wire.Conn
 	if ports == nil {
-		if conn, err = upgradeSPDY(w, r, []string{portForwardProtocol}, func(string) wire.OpenFunc { return f.open }); err != nil {
+		if conn, err = upgradeSPDY(w, r, []string{portForwardProtocol}, s.waits, func(string) wire.OpenFunc { return f.open }); err != nil {
 			return err
 		}
 	} else {
 		var channels []*wire.Stream
-		if conn, channels, _, err = upgradeWebSocket(w, r, webSocketForwardProtocols, 2*len(ports)); err != nil {
+		if conn, channels, _, err = upgradeWebSocket(w, r, webSocketForwardProtocols, s.waits, 2*len(ports)); err != nil {
 			return err
 		}
 		ended = f.begin(ports, channels)
@@ -94,6 +95,10 @@ func parsePorts(values []string) (ports []int32, err error) {
 	}
 	return ports, nil
 }
+
+// unreadForward is the time for which the pod may not read from a forward while all
+// forwards of its connection wait for that.
+const unreadForward = 30 * time.Second
 
 // maxForwards bounds the forwarded connections of one request. So many ports fit in
 // the channels of a WebSocket, two for each.
@@ -212,9 +217,12 @@ func (f *forwards) stopWaiting() {
 
 // forward calls the backend for a pair.
 func (f *forwards) forward(p *forwardPair) {
-	err := f.call(p)
+	err, aborted := f.call(p), p.data.Aborted()
+	if errors.Is(aborted, wire.ErrUnread) {
+		klog.FromContext(f.ctx).V(2).Info("Reset a forward that the pod does not read", "pod", f.pod, "port", p.port)
+	}
 	switch {
-	case f.ctx.Err() != nil, p.data.Aborted(): // kubectl ends all its forwards when it is told about a failure
+	case f.ctx.Err() != nil, aborted != nil: // kubectl ends all its forwards when it is told about a failure
 		p.data.Reset()
 	case err != nil:
 		_, sentence := answerTo(err)
@@ -238,7 +246,7 @@ func (f *forwards) call(p *forwardPair) error {
 		return err
 	}
 	defer end()
-	p.data.OnAbort(func() { st.cancel(wire.ErrReset) })
+	p.data.OnAbort(func(why error) { st.cancel(why) })
 	return guard(func() error { return f.backend.forward.PortForward(ctx, f.pod, p.port, p.data) })
 }
 

@@ -65,6 +65,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Handler: http.HandlerFunc(s.serveInRun), TLSConfig: tlsConfig,
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		ConnContext: withConn,
 		ErrorLog:    log.New(logWriter{logger}, "", 0),
 	}
 	served := make(chan error, 1)

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/nodeapi/internal/wire"
 )
 
 // Timeouts that tests change.
@@ -42,6 +44,7 @@ type Server struct {
 	lastCertificate atomic.Value
 	// The constants of the same names, but for tests.
 	stall, bodyTimeout time.Duration
+	waits              wire.Waits
 }
 
 // New returns a Server. It returns an error that names every invalid field of
@@ -54,7 +57,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, backend: newBackend(cfg.Backend), authenticator: cfg.Authenticator, authorizer: cfg.Authorizer,
 		ready: ready{cfg.Name, make(chan struct{})},
-		stall: stall, bodyTimeout: bodyTimeout,
+		stall: stall, bodyTimeout: bodyTimeout, waits: wire.Waits{Ping: peerCheck, Reset: unreadForward},
 	}
 	var opened func(context.Context, StreamsOpen)
 	if hook := cfg.Hooks.Streams; hook != nil {

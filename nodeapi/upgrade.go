@@ -44,7 +44,7 @@ func upgradable(r *http.Request) error {
 
 // upgradeSPDY takes over the connection of a request. It returns the first protocol
 // of the client that is in protocols. open is called as wire.SPDY says.
-func upgradeSPDY(w http.ResponseWriter, r *http.Request, protocols []string, open func(protocol string) wire.OpenFunc) (*wire.Conn, error) {
+func upgradeSPDY(w http.ResponseWriter, r *http.Request, protocols []string, waits wire.Waits, open func(protocol string) wire.OpenFunc) (*wire.Conn, error) {
 	protocol, err := negotiate(r.Header.Values(protocolVersion), protocols)
 	if err != nil {
 		for _, p := range protocols {
@@ -61,12 +61,12 @@ func upgradeSPDY(w http.ResponseWriter, r *http.Request, protocols []string, ope
 	if err != nil {
 		return nil, err
 	}
-	return wire.SPDY(conn, buffered.Reader, open(protocol)), nil
+	return wire.SPDY(conn, buffered.Reader, waits, open(protocol)), nil
 }
 
 // upgradeWebSocket takes over the connection of a request. A protocol that contains
 // base64 has text messages. A client without a protocol gets binary ones.
-func upgradeWebSocket(w http.ResponseWriter, r *http.Request, protocols []string, channels int) (conn *wire.Conn, streams []*wire.Stream, protocol string, err error) {
+func upgradeWebSocket(w http.ResponseWriter, r *http.Request, protocols []string, waits wire.Waits, channels int) (conn *wire.Conn, streams []*wire.Stream, protocol string, err error) {
 	var header http.Header
 	if offered := websocket.Subprotocols(r); len(offered) > 0 {
 		if protocol, err = negotiate(offered, protocols); err != nil {
@@ -81,7 +81,7 @@ func upgradeWebSocket(w http.ResponseWriter, r *http.Request, protocols []string
 	if err != nil {
 		return nil, nil, "", badRequest("the WebSocket can't be opened: %v", err)
 	}
-	conn, streams = wire.WebSocket(ws, strings.Contains(protocol, "base64"), channels)
+	conn, streams = wire.WebSocket(ws, strings.Contains(protocol, "base64"), waits, channels)
 	return conn, streams, protocol, nil
 }
 

@@ -5,6 +5,7 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -33,14 +34,30 @@ var ErrRefused = errors.New("the stream is refused")
 // what was read is not the whole.
 var ErrReset = errors.New("the client has reset the stream")
 
+// ErrUnread is returned by a stream that was reset because its bytes were not read for
+// Waits.Reset. It is an ErrReset.
+var ErrUnread = fmt.Errorf("its bytes were not read, and all streams of the connection waited: %w", ErrReset)
+
 // errGone is the error of a write after the connection has ended.
 var errGone = errors.New("the client has closed the connection")
+
+// Waits are the times for which a connection may stand still, because too many of its
+// bytes are not read.
+type Waits struct {
+	// Ping is the time between two pings to the client. A proxy that copies bytes notices
+	// the loss of its client when it passes one on.
+	Ping time.Duration
+	// Reset is the time after which streams are reset whose bytes are not read. It is
+	// checked when a ping is sent. If it is 0, streams may wait without limit.
+	Reset time.Duration
+}
 
 // A Conn is a connection with several streams. Its methods and those of its
 // streams may be called concurrently.
 type Conn struct {
-	raw  net.Conn
-	done chan struct{}
+	raw   net.Conn
+	waits Waits
+	done  chan struct{}
 
 	// writing guards the frames that are sent.
 	writing sync.Mutex
@@ -59,6 +76,10 @@ type Conn struct {
 	small []byte // a piece that is being received, of at most smallPiece
 	// space is signaled when held falls, a stream goes, or the connection ends.
 	space sync.Cond
+	// waiting is set while the connection is not read because there is no space, and
+	// waited calls standStill then.
+	waiting bool
+	waited  *time.Timer
 	// ending is set when the caller reads no more.
 	ending bool
 	// over is set when no bytes will come.
@@ -71,11 +92,12 @@ type frameWriter interface {
 	data(id uint32, p []byte, end bool) error
 	reply(id uint32) error
 	reset(id uint32) error
+	ping() error
 	bye() error
 }
 
-func newConn(raw net.Conn, frames frameWriter) *Conn {
-	c := &Conn{raw: raw, frames: frames, done: make(chan struct{}), streams: make(map[uint32]*Stream)}
+func newConn(raw net.Conn, frames frameWriter, waits Waits) *Conn {
+	c := &Conn{raw: raw, frames: frames, waits: waits, done: make(chan struct{}), streams: make(map[uint32]*Stream)}
 	c.space.L = &c.mu
 	return c
 }
@@ -171,8 +193,8 @@ func (c *Conn) reserve(to *Stream, n int) (piece []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.held+n > MaxUnread && !to.unwanted() {
-		c.space.Wait()
+	if c.held+n > MaxUnread && !to.unwanted() {
+		c.wait(to, n)
 	}
 	if to.unwanted() {
 		return nil
@@ -192,6 +214,55 @@ func (c *Conn) reserve(to *Stream, n int) (piece []byte) {
 	}
 }
 
+// wait waits for the space for n bytes of a stream. c.mu must be held.
+func (c *Conn) wait(to *Stream, n int) {
+	if c.waited == nil {
+		c.waited = time.AfterFunc(c.waits.Ping, c.standStill)
+	} else {
+		c.waited.Reset(c.waits.Ping)
+	}
+	defer c.waited.Stop()
+	c.waiting = true
+	for c.held+n > MaxUnread && !to.unwanted() {
+		c.space.Wait()
+	}
+	c.waiting = false
+}
+
+// standStill is called while there is no space. It pings the client, and resets the
+// streams that have not been read for too long.
+func (c *Conn) standStill() {
+	c.mu.Lock()
+	if !c.waiting {
+		c.mu.Unlock()
+		return
+	}
+	c.waited.Reset(c.waits.Ping)
+	var unread []*Stream
+	for _, s := range c.streams {
+		if c.waits.Reset > 0 && len(s.pieces) > 0 && time.Since(s.read) >= c.waits.Reset {
+			unread = append(unread, s)
+		}
+	}
+	c.mu.Unlock()
+	for _, s := range unread {
+		s.abort(ErrUnread)
+	}
+	for _, s := range unread {
+		_ = c.send(func(w frameWriter) error { return w.reset(s.id) })
+	}
+	if !c.writing.TryLock() { // a write does what the ping would do
+		return
+	}
+	defer c.writing.Unlock()
+	ping := c.frames.ping
+	if raw, ok := c.raw.(interface{ Quietly(func() error) error }); ok { // it has an idle timeout
+		_ = raw.Quietly(ping)
+	} else {
+		_ = ping()
+	}
+}
+
 // deliver appends a piece to a stream. Its buffer is from reserve. It has fewer bytes
 // if the client is gone.
 func (c *Conn) deliver(to *Stream, piece []byte) {
@@ -200,6 +271,9 @@ func (c *Conn) deliver(to *Stream, piece []byte) {
 	c.held, c.reserved = c.held-c.reserved, 0
 	if len(piece) == 0 || to.unwanted() {
 		return
+	}
+	if len(to.pieces) == 0 {
+		to.read = time.Now()
 	}
 	c.held += len(piece)
 	if len(piece) <= smallPiece {
@@ -236,12 +310,13 @@ type Stream struct {
 	// Invariant: no piece is empty, and from < len(pieces[0]).
 	pieces [][]byte
 	from   int
+	read   time.Time // when pieces were read, or began to wait
 	// arrived is signaled when pieces or end changes.
 	arrived sync.Cond
 	// end is what Read returns after the pieces; nil while more bytes are wanted.
 	end     error
-	closed  bool   // the end was sent, or the stream was reset
-	onAbort func() // nil if nobody asks
+	closed  bool        // the end was sent, or the stream was reset
+	onAbort func(error) // nil if nobody asks
 }
 
 // unwanted reports whether received bytes are dropped, because nobody will read them
@@ -293,6 +368,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 			c.spare = append(c.spare, first[:maxPiece])
 		}
 	}
+	s.read = time.Now()
 	c.held -= n
 	c.space.Signal()
 	return n, nil
@@ -318,7 +394,7 @@ func (s *Stream) writable() error {
 	defer s.conn.mu.Unlock()
 	switch {
 	case errors.Is(s.end, ErrReset):
-		return ErrReset
+		return s.end
 	case s.closed:
 		return io.ErrClosedPipe
 	case s.conn.over:
@@ -358,35 +434,39 @@ func (s *Stream) Reset() {
 	s.forget()
 }
 
-// abort records that the client has reset the stream.
-func (s *Stream) abort() {
+// abort ends the stream: the client has reset it, or it is not read.
+func (s *Stream) abort(why error) {
 	s.conn.mu.Lock()
-	s.end, s.closed = ErrReset, true
+	s.end, s.closed = why, true
 	s.drop()
 	delete(s.conn.streams, s.id)
 	f := s.onAbort
 	s.conn.mu.Unlock()
 	if f != nil {
-		f()
+		f(why)
 	}
 }
 
-// OnAbort has f called when the client resets the stream, and at once if it has. f must
-// not block: the connection is not read meanwhile.
-func (s *Stream) OnAbort(f func()) {
+// OnAbort has f called with ErrReset when the client resets the stream, or with
+// ErrUnread, and at once if that has happened. f must not block: the connection is not
+// read meanwhile.
+func (s *Stream) OnAbort(f func(why error)) {
 	s.conn.mu.Lock()
 	s.onAbort = f
 	s.conn.mu.Unlock()
-	if s.Aborted() {
-		f()
+	if why := s.Aborted(); why != nil {
+		f(why)
 	}
 }
 
-// Aborted reports whether the client has reset the stream.
-func (s *Stream) Aborted() bool {
+// Aborted returns ErrReset if the client has reset the stream, ErrUnread, or nil.
+func (s *Stream) Aborted() error {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
-	return errors.Is(s.end, ErrReset)
+	if errors.Is(s.end, ErrReset) {
+		return s.end
+	}
+	return nil
 }
 
 // Accept tells the client that the stream is open.

@@ -50,8 +50,8 @@ type OpenFunc func(*Stream, http.Header) error
 
 // SPDY serves the server side of SPDY/3.1 on conn, whose bytes come from r. It does not
 // keep the headers of streams.
-func SPDY(conn net.Conn, r *bufio.Reader, open OpenFunc) *Conn {
-	c := newConn(conn, &spdyWriter{conn: conn})
+func SPDY(conn net.Conn, r *bufio.Reader, waits Waits, open OpenFunc) *Conn {
+	c := newConn(conn, &spdyWriter{conn: conn}, waits)
 	reader := &spdyReader{Conn: c, r: r, open: open}
 	go c.serve(reader.read)
 	return c
@@ -122,7 +122,7 @@ func (s *spdyReader) control(kind uint32, payload []byte) error {
 		return s.opened()
 	case rstStream:
 		if to := s.find(word()); to != nil {
-			to.abort()
+			to.abort(ErrReset)
 		}
 	case ping:
 		if id := word(); id%2 == 1 { // one of the client
@@ -216,6 +216,9 @@ func (w *spdyWriter) reset(id uint32) error { return w.rst(id, cancelStream) }
 func (w *spdyWriter) rst(id, status uint32) error {
 	return w.control(rstStream, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, id), status))
 }
+
+// ping has the ID of a ping of a server. Its answer is ignored.
+func (w *spdyWriter) ping() error { return w.control(ping, binary.BigEndian.AppendUint32(nil, 2)) }
 
 func (w *spdyWriter) bye() error { return w.control(goAway, make([]byte, 8)) }
 

@@ -19,8 +19,8 @@ const receiveSize = 16 << 10
 // WebSocket serves the channels of a WebSocket: each message begins with the number
 // of its channel, as a byte, or in text as a digit before Base64. There are as many
 // streams as channels. The end of a stream can't be sent.
-func WebSocket(ws *websocket.Conn, text bool, channels int) (*Conn, []*Stream) {
-	c := newConn(ws.NetConn(), &channelWriter{ws: ws, text: text})
+func WebSocket(ws *websocket.Conn, text bool, waits Waits, channels int) (*Conn, []*Stream) {
+	c := newConn(ws.NetConn(), &channelWriter{ws: ws, text: text}, waits)
 	streams := make([]*Stream, channels)
 	for i := range streams {
 		streams[i] = c.add(uint32(i))
@@ -85,6 +85,10 @@ func (w *channelWriter) data(id uint32, p []byte, end bool) error {
 
 func (w *channelWriter) reply(uint32) error { return nil }
 func (w *channelWriter) reset(uint32) error { return nil }
+
+func (w *channelWriter) ping() error {
+	return w.ws.WriteControl(websocket.PingMessage, nil, time.Time{})
+}
 
 func (w *channelWriter) bye() error {
 	return w.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Time{})

@@ -27,6 +27,9 @@ import (
 // patience bounds what must not take long.
 const patience = time.Minute
 
+// patient are waits that no test reaches.
+var patient = Waits{Ping: time.Hour}
+
 // check returns an error if an invariant does not hold.
 func (c *Conn) check() error {
 	c.mu.Lock()
@@ -75,7 +78,7 @@ func pipe(t *testing.T) (near, far net.Conn) {
 func serve(t *testing.T, accept OpenFunc) *rig {
 	near, far := pipe(t)
 	r := &rig{T: t, far: far, opened: make(chan *Stream, 1000)}
-	r.Conn = SPDY(near, bufio.NewReader(near), func(s *Stream, headers http.Header) error {
+	r.Conn = SPDY(near, bufio.NewReader(near), patient, func(s *Stream, headers http.Header) error {
 		if accept != nil {
 			if err := accept(s, headers); err != nil {
 				return err
@@ -196,7 +199,7 @@ func TestAResetEndsBothDirections(t *testing.T) {
 	if _, err := c.Ping(); err != nil {
 		t.Error(err)
 	}
-	if _, err := ours.Read(make([]byte, 1)); !errors.Is(err, ErrReset) || !ours.Aborted() {
+	if _, err := ours.Read(make([]byte, 1)); !errors.Is(err, ErrReset) || ours.Aborted() == nil {
 		t.Error(err)
 	}
 	if _, err := ours.Write([]byte("x")); !errors.Is(err, ErrReset) {
@@ -456,7 +459,7 @@ func TestAFrameThatIsCutPassesOnlyWhatCame(t *testing.T) {
 }
 
 func TestAStreamThatIsForgottenKeepsNothing(t *testing.T) {
-	c := newConn(nil, nil)
+	c := newConn(nil, nil, patient)
 	s := c.add(1)
 	piece := c.reserve(s, maxPiece)
 	if err := c.check(); err != nil || c.held != maxPiece {
@@ -472,7 +475,7 @@ func TestAStreamThatIsForgottenKeepsNothing(t *testing.T) {
 // TestAStreamThatComesTooLateKeepsNothing: it would stop the reading that notices the
 // end of the client.
 func TestAStreamThatComesTooLateKeepsNothing(t *testing.T) {
-	c := newConn(nil, nil)
+	c := newConn(nil, nil, patient)
 	c.ending = true
 	if c.reserve(c.add(1), 1) != nil || c.held != 0 {
 		t.Errorf("%d bytes are held", c.held)
@@ -481,7 +484,7 @@ func TestAStreamThatComesTooLateKeepsNothing(t *testing.T) {
 
 // TestUnwantedBytesDoNotWaitForSpace: the bytes that hold it may be read much later.
 func TestUnwantedBytesDoNotWaitForSpace(t *testing.T) {
-	c := newConn(nil, nil)
+	c := newConn(nil, nil, patient)
 	full, gone := c.add(1), c.add(3)
 	for range MaxUnread / maxPiece {
 		c.deliver(full, c.reserve(full, maxPiece))
@@ -497,7 +500,7 @@ func TestUnwantedBytesDoNotWaitForSpace(t *testing.T) {
 // TestAStreamThatGoesMakesSpace: the goroutine that reads waits for it.
 func TestAStreamThatGoesMakesSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newConn(nil, nil)
+		c := newConn(nil, nil, patient)
 		full, other := c.add(1), c.add(3)
 		for range MaxUnread / maxPiece {
 			c.deliver(full, c.reserve(full, maxPiece))
@@ -513,9 +516,9 @@ func TestAStreamThatGoesMakesSpace(t *testing.T) {
 }
 
 func TestAnAbortThatCameBeforeIsToldAtOnce(t *testing.T) {
-	s, told := newConn(nil, nil).add(1), false
-	s.abort()
-	if s.OnAbort(func() { told = true }); !told {
+	s, told := newConn(nil, nil, patient).add(1), false
+	s.abort(ErrReset)
+	if s.OnAbort(func(why error) { told = why == ErrReset }); !told { //nolint:errorlint // itself
 		t.Error("it is not told")
 	}
 }
@@ -558,7 +561,7 @@ func TestAPongThatMustWaitEndsNothing(t *testing.T) {
 		if err := errors.Join(err, <-answered); err != nil {
 			t.Fatal(err)
 		}
-		c, streams := WebSocket(ws, false, 1)
+		c, streams := WebSocket(ws, false, patient, 1)
 		_, _ = far.Write([]byte{0x89, 0x81, 0, 0, 0, 0, 'p'})
 		time.Sleep(time.Hour)
 		written := make(chan error, 1)
@@ -592,7 +595,7 @@ func channels(t *testing.T, text bool, n int) (*Conn, []*Stream, *websocket.Conn
 			t.Error(err)
 			return
 		}
-		c, streams := WebSocket(ws, text, n)
+		c, streams := WebSocket(ws, text, patient, n)
 		ready <- opened{c, streams}
 	}))
 	t.Cleanup(server.Close)
@@ -676,7 +679,7 @@ func FuzzSPDY(f *testing.F) {
 		conn := &scripted{Reader: bytes.NewReader(sent)}
 		opened := make(chan *Stream, 1)
 		ready := make(chan struct{})
-		c = SPDY(conn, bufio.NewReader(conn), func(s *Stream, _ http.Header) error {
+		c = SPDY(conn, bufio.NewReader(conn), patient, func(s *Stream, _ http.Header) error {
 			<-ready
 			if err := c.check(); err != nil {
 				t.Error(err)
@@ -711,7 +714,7 @@ func FuzzChannels(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, streams := WebSocket(ws, text, 2)
+		c, streams := WebSocket(ws, text, patient, 2)
 		streams[0].Discard()
 		go func() { _, _ = io.Copy(io.Discard, streams[1]) }()
 		<-c.Done()
@@ -741,4 +744,109 @@ type hijacked struct {
 
 func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return h.conn, bufio.NewReadWriter(bufio.NewReader(h.conn), bufio.NewWriter(h.conn)), nil
+}
+
+// unreadRig serves two streams to a client that has sent more to the first one than is
+// held, and then a byte to the second one. It must be called in a bubble.
+func unreadRig(t *testing.T, waits Waits) (c *Conn, first, second *Stream, frames chan string) {
+	near, far := net.Pipe()
+	opened := make(chan *Stream, 2)
+	frames = make(chan string, 1000)
+	c = SPDY(near, bufio.NewReader(near), waits, func(s *Stream, _ http.Header) error {
+		opened <- s
+		return nil
+	})
+	go func() {
+		for {
+			var head [8]byte
+			if _, err := io.ReadFull(far, head[:]); err != nil {
+				return
+			}
+			payload := make([]byte, int(head[5])<<16|int(head[6])<<8|int(head[7]))
+			_, _ = io.ReadFull(far, payload)
+			frames <- fmt.Sprint(head, payload)
+		}
+	}()
+	go func() {
+		var out bytes.Buffer
+		framer, _ := spdy.NewFramer(&out, strings.NewReader(""))
+		for _, id := range []spdy.StreamId{1, 3} {
+			_ = framer.WriteFrame(&spdy.SynStreamFrame{StreamId: id, Headers: http.Header{}})
+		}
+		sent := out.Bytes()
+		for range MaxUnread/maxPiece + 1 {
+			sent = append(append(sent, 0, 0, 0, 1, 0, 0, maxPiece>>8, 0), make([]byte, maxPiece)...)
+		}
+		_, _ = far.Write(append(sent, 0, 0, 0, 3, 0, 0, 0, 1, 'x'))
+	}()
+	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+	return c, <-opened, <-opened, frames
+}
+
+// TestAStreamThatIsNotReadIsResetAlone: it stopped all streams of its connection.
+func TestAStreamThatIsNotReadIsResetAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, first, second, frames := unreadRig(t, Waits{Ping: 10 * time.Second, Reset: 30 * time.Second})
+		began, why := time.Now(), make(chan error, 1)
+		first.OnAbort(func(err error) { why <- err })
+		for _, at := range []int{10, 20} { // pings until then
+			if got, at := <-frames, time.Duration(at)*time.Second; got != "[128 3 0 6 0 0 0 4] [0 0 0 2]" || time.Since(began) != at {
+				t.Errorf("after %v: %s", time.Since(began), got)
+			}
+		}
+		got := make([]byte, 2)
+		if n, err := second.Read(got); n != 1 || got[0] != 'x' || err != nil || time.Since(began) != 30*time.Second {
+			t.Errorf("after %v: %q, %v", time.Since(began), got[:n], err)
+		}
+		if err := <-why; !errors.Is(err, ErrUnread) || !errors.Is(first.Aborted(), ErrReset) {
+			t.Error(err, first.Aborted())
+		}
+		if _, err := first.Read(got); !errors.Is(err, ErrUnread) {
+			t.Error(err)
+		}
+		if _, err := first.Write(got); !errors.Is(err, ErrUnread) {
+			t.Error(err)
+		}
+		if got := <-frames; got != "[128 3 0 3 0 0 0 8] [0 0 0 1 0 0 0 5]" {
+			t.Error(got)
+		}
+		if _, err := second.Write([]byte("y")); err != nil || second.Aborted() != nil {
+			t.Error(err)
+		}
+		if err := c.check(); err != nil {
+			t.Error(err)
+		}
+		c.Close(0)
+	})
+}
+
+// TestAStreamThatIsReadSlowlyIsNotReset: nor one that may be read when its reader wants.
+func TestAStreamThatIsReadSlowlyIsNotReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, first, second, _ := unreadRig(t, Waits{Ping: 10 * time.Second, Reset: 30 * time.Second})
+		for range 8 { // there is no space until a whole piece is read
+			time.Sleep(29 * time.Second)
+			if _, err := first.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Close(0)
+		c, first, second, frames := unreadRig(t, Waits{Ping: time.Minute})
+		time.Sleep(time.Hour - time.Second)
+		if len(frames) != 59 {
+			t.Errorf("%d pings", len(frames))
+		}
+		if n, err := io.CopyN(io.Discard, first, MaxUnread+maxPiece); err != nil {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		if n, err := second.Read(make([]byte, 2)); n != 1 || err != nil {
+			t.Error(n, err)
+		}
+		pings := len(frames)
+		time.Sleep(time.Hour)
+		if len(frames) != pings {
+			t.Error("it pings a connection that is read")
+		}
+		c.Close(0)
+	})
 }

@@ -1,0 +1,316 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/kubewright/kubewright/nodeapi/internal/wire"
+)
+
+// quickly makes a Server look at its clients all the time. It must be called before
+// the first request.
+func (r *rig) quickly() {
+	r.streams.check, r.waits.Ping = 10*time.Millisecond, 10*time.Millisecond
+}
+
+// unreadBackend has calls that read nothing and end with their client.
+func unreadBackend() (b *testBackend, started chan struct{}, ended chan error) {
+	started, ended = make(chan struct{}, 100), make(chan error, 100)
+	wait := func(ctx context.Context) error {
+		started <- struct{}{}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return ctx.Err()
+	}
+	return &testBackend{
+		exec:    func(ctx context.Context, _ Container, _ []string, _ Streams) error { return wait(ctx) },
+		attach:  func(ctx context.Context, _ Container, _ Streams) error { return wait(ctx) },
+		forward: func(ctx context.Context, _ Pod, _ uint16, _ io.ReadWriteCloser) error { return wait(ctx) },
+		logs: func(ctx context.Context, _ Container, _ LogOptions) (io.ReadCloser, error) {
+			started <- struct{}{}
+			context.AfterFunc(ctx, func() { ended <- context.Cause(ctx) })
+			return newEndless(""), nil
+		},
+	}, started, ended
+}
+
+// unreadClients are clients that send more than is read. Each returns its connection.
+func unreadClients(r *rig, started <-chan struct{}) map[string]func() net.Conn {
+	const most = 8 << 20
+	spdyClient := func(path, protocol string, streams ...[]string) func() net.Conn {
+		return func() net.Conn {
+			c := r.rawSPDY(path, protocol)
+			var id uint32
+			for _, headers := range streams {
+				id, _ = c.open(headers...)
+			}
+			await(r.TB, "the call", started)
+			c.flood(id, 64<<10, most)
+			return c.NetConn()
+		}
+	}
+	webSocketClient := func(path string) func() net.Conn {
+		return func() net.Conn {
+			ws := r.webSocket(path, "v4.channel.k8s.io")
+			await(r.TB, "the call", started)
+			_ = ws.SetWriteDeadline(time.Now().Add(time.Second))
+			for range most / (64 << 10) {
+				if ws.WriteMessage(websocket.BinaryMessage, make([]byte, 64<<10)) != nil {
+					break
+				}
+			}
+			return ws.NetConn().(*tls.Conn).NetConn()
+		}
+	}
+	plain := func(request string) func() net.Conn {
+		return func() net.Conn {
+			conn, err := tls.Dial("tcp", strings.TrimPrefix(r.url, "https://"), &tls.Config{InsecureSkipVerify: true})
+			if err != nil {
+				r.Fatal(err)
+			}
+			r.Cleanup(func() { _ = conn.Close() })
+			fmt.Fprintf(conn, request, "Host: node\r\nAuthorization: Bearer admin\r\n")
+			await(r.TB, "the call", started)
+			return conn.NetConn()
+		}
+	}
+	command := [][]string{{"streamType", "error"}, {"streamType", "stdout"}, {"streamType", "stdin"}}
+	return map[string]func() net.Conn{
+		"exec":                    spdyClient(execPath, "v4.channel.k8s.io", command...),
+		"attach":                  spdyClient(attachPath, "v4.channel.k8s.io", command...),
+		"port-forward":            spdyClient(forwardPath, "portforward.k8s.io", []string{"streamType", "error", "port", "80", "requestID", "1"}, []string{"streamType", "data", "port", "80", "requestID", "1"}),
+		"exec, WebSocket":         webSocketClient(execPath),
+		"attach, WebSocket":       webSocketClient(attachPath),
+		"port-forward, WebSocket": webSocketClient(forwardPath + "?port=80"),
+		"run, with a body":        plain("POST /run/default/web/main?cmd=id HTTP/1.1\r\n%sContent-Length: 100\r\n\r\nbytes"),
+		"run, and more":           plain("POST /run/default/web/main?cmd=id HTTP/1.1\r\n%s\r\nPOST / HTTP/1.1\r\n"),
+		"logs, with a body":       plain("GET /containerLogs/default/web/main?follow HTTP/1.1\r\n%sContent-Length: 100\r\n\r\nbytes"),
+		"logs, and more":          plain("GET /containerLogs/default/web/main?follow HTTP/1.1\r\n%s\r\nGET / HTTP/1.1\r\n"),
+	}
+}
+
+// TestAClientThatIsGoneIsNoticedBehindUnreadInput: its command ran on until
+// StreamIdleTimeout, and held its share of the streams.
+func TestAClientThatIsGoneIsNoticedBehindUnreadInput(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux shows it")
+	}
+	b, started, ended := unreadBackend()
+	r := start(t, b, nil)
+	r.quickly()
+	for name, connect := range unreadClients(r, started) {
+		conn := connect()
+		for range 3 {
+			r.streams.look()
+		}
+		select {
+		case err := <-ended:
+			t.Errorf("%s: it was ended while its client was there: %v", name, err)
+			continue
+		default:
+		}
+		_ = conn.Close()
+		if err := await(t, "the end of "+name, ended); !errors.Is(err, errClientGone) && !errors.Is(err, errEnded) && !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	awaitStacks(t, "the connections to end", func(s []byte) bool { return nothingLeft(s) && r.streams.count() == 0 })
+}
+
+// TestAProxyNoticesThatItsClientIsGone: an API server that passes on the bytes of a
+// client writes to the node and does not read from its client.
+func TestAProxyNoticesThatItsClientIsGone(t *testing.T) {
+	b, started, ended := unreadBackend()
+	r := start(t, b, nil)
+	r.quickly()
+	node := strings.TrimPrefix(r.url, "https://")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	r.url = "https://" + listener.Addr().String()
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", node)
+			if err != nil {
+				return
+			}
+			one := make(chan struct{}, 2)
+			go func() { _, _ = io.Copy(server, client); one <- struct{}{} }()
+			go func() { _, _ = io.Copy(client, server); one <- struct{}{} }()
+			go func() { <-one; _, _ = client.Close(), server.Close() }()
+		}
+	}()
+	clients := unreadClients(r, started)
+	for _, name := range []string{"exec", "attach", "exec, WebSocket"} {
+		conn := clients[name]()
+		_ = conn.Close()
+		if err := await(t, "the end of "+name, ended); !errors.Is(err, errClientGone) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestACommandMayReadItsInputLate: a client that is there is not ended.
+func TestACommandMayReadItsInputLate(t *testing.T) {
+	started, read := make(chan struct{}), make(chan struct{})
+	r := start(t, &testBackend{exec: func(_ context.Context, _ Container, _ []string, s Streams) error {
+		close(started)
+		<-read
+		n, err := io.Copy(io.Discard, s.Stdin)
+		fmt.Fprint(s.Stdout, n)
+		return err
+	}}, nil)
+	r.quickly()
+	r.waits.Reset = time.Nanosecond // only forwards are reset
+	var out bytes.Buffer
+	ended := make(chan error, 1)
+	go func() {
+		ended <- r.stream(t.Context(), "/exec/default/web/main?command=x&input=1&output=1", remotecommand.StreamOptions{Stdin: io.LimitReader(&pattern{}, 8<<20), Stdout: &out})
+	}()
+	await(t, "the command", started)
+	awaitStacks(t, "the input to wait", func(s []byte) bool { return bytes.Contains(s, []byte("wire.(*Conn).wait(")) })
+	for range 10 {
+		r.streams.look()
+	}
+	close(read)
+	if err := await(t, "the command to end", ended); err != nil || out.String() != strconv.Itoa(8<<20) {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+// TestAConnectionWithoutASocketHasALimit: the system does not tell whether its client is
+// there.
+func TestAConnectionWithoutASocketHasALimit(t *testing.T) {
+	near, far := net.Pipe()
+	defer func() { _ = far.Close() }()
+	s := newStreams(10, time.Hour, nil)
+	s.check, s.unread = time.Hour, 0
+	ctx, st, end, err := s.begin(t.Context(), share{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	conn := s.takeOver(st)(near)
+	s.look() // it was not read yet, but it will be
+	go func() { _, _ = conn.Read(make([]byte, 1)) }()
+	_, _ = far.Write([]byte("x"))
+	awaitStacks(t, "the read", func([]byte) bool { return st.conn.unreadFor() > 0 })
+	if ctx.Err() != nil {
+		t.Error("it ended while it was read")
+	}
+	s.unread = time.Hour
+	if s.look(); ctx.Err() != nil {
+		t.Error("it ended before its time")
+	}
+	s.unread = 0
+	if s.look(); !errors.Is(context.Cause(ctx), errClientGone) {
+		t.Error(context.Cause(ctx))
+	}
+	if _, err := conn.Write(nil); err == nil {
+		t.Error("the connection is open")
+	}
+}
+
+// TestAPingIsNoTraffic: StreamIdleTimeout would never pass.
+func TestAPingIsNoTraffic(t *testing.T) {
+	b, started, ended := unreadBackend()
+	r := start(t, b, func(cfg *Config) { cfg.StreamIdleTimeout = 300 * time.Millisecond })
+	r.quickly()
+	unreadClients(r, started)["exec"]()
+	if err := await(t, "the idle timeout", ended); !errors.Is(err, errClientGone) {
+		t.Error(err)
+	}
+}
+
+// TestTheAPIServerIsNoTenant: two namespaces took its share, and a third had none.
+func TestTheAPIServerIsNoTenant(t *testing.T) {
+	s := newStreams(100, time.Hour, nil)
+	fill := func(u user.Info, namespace string) (n int) {
+		for i := range 100 {
+			pod := Pod{Namespace: namespace, Name: fmt.Sprint("pod-", i/20)}
+			if _, _, _, err := s.begin(t.Context(), shareOf(request.WithUser(t.Context(), u), pod)); err != nil {
+				return n
+			}
+			n++
+		}
+		return n
+	}
+	apiServer := &user.DefaultInfo{Name: "kube-apiserver-kubelet-client", Extra: map[string][]string{user.CredentialIDKey: {"X509SHA256=0123"}}}
+	if a, b, c, d := fill(apiServer, "a"), fill(apiServer, "b"), fill(apiServer, "c"), fill(apiServer, "d"); a != 33 || b != 33 || c != 33 || d != 1 {
+		t.Error(a, b, c, d)
+	}
+	s = newStreams(100, time.Hour, nil)
+	tenant := &user.DefaultInfo{Name: "tenant", Extra: map[string][]string{user.CredentialIDKey: {"JTI=X509SHA256="}}}
+	if a, b, c := fill(tenant, "a"), fill(tenant, "b"), fill(tenant, "c"); a != 33 || b != 33 || c != 9 {
+		t.Error(a, b, c)
+	}
+}
+
+// TestAForwardThatThePodDoesNotReadEndsAlone: it stopped all forwards of its kubectl.
+func TestAForwardThatThePodDoesNotReadEndsAlone(t *testing.T) {
+	unread := make(chan error, 1)
+	r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, port uint16, stream io.ReadWriteCloser) error {
+		if port == 443 {
+			return echo(ctx, Pod{}, port, stream)
+		}
+		<-ctx.Done()
+		unread <- context.Cause(ctx)
+		return ctx.Err()
+	}}, nil)
+	r.waits = wire.Waits{Ping: 10 * time.Millisecond, Reset: 100 * time.Millisecond}
+	addresses, stop := r.forwarder(t)
+	defer stop()
+	talk := func(conn net.Conn, text string) {
+		t.Helper()
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		fmt.Fprint(conn, text)
+		got := make([]byte, len(text))
+		if _, err := io.ReadFull(conn, got); err != nil || string(got) != text {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	other := dial(t, addresses[443])
+	if _, err := io.ReadFull(other, make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	talk(other, "before")
+	full := dial(t, addresses[80])
+	var sending sync.WaitGroup
+	sending.Go(func() { _, _ = io.Copy(full, io.LimitReader(&pattern{}, 64<<20)) })
+	if err := await(t, "the reset", unread); !errors.Is(err, wire.ErrUnread) {
+		t.Error(err)
+	}
+	talk(other, "after")
+	next := dial(t, addresses[443])
+	if _, err := io.ReadFull(next, make([]byte, 6)); err != nil {
+		t.Error(err)
+	}
+	talk(next, "later")
+	_ = full.Close()
+	sending.Wait()
+}

@@ -1,0 +1,69 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"context"
+	"net"
+	"syscall"
+	"time"
+)
+
+// peerCheck is the time between two looks at the clients of the open streams. A
+// client that is gone is noticed within a minute: a ping that shows it to a proxy takes
+// two of them, and the look a third.
+const peerCheck = 15 * time.Second
+
+// keepAlive lets the system end the connection of a machine that does not answer.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 3}
+
+// A peer is the client's end of a connection. Its bytes may wait unread, and then no
+// read shows that the client has closed the connection.
+type peer struct{ conn syscall.RawConn }
+
+// peerOf returns the peer of a connection, below TLS. It returns nil if the connection
+// has no socket, or hides it.
+func peerOf(conn net.Conn) *peer {
+	for {
+		outer, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = outer.NetConn()
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetKeepAliveConfig(keepAlive)
+	}
+	socket, ok := conn.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return &peer{raw}
+}
+
+// gone reports whether the client has closed the connection. If the system does not
+// tell, known is false.
+func (p *peer) gone() (gone, known bool) {
+	if p == nil {
+		return false, false
+	}
+	return hasClosed(p.conn)
+}
+
+// connKey is the key of the connection in the context of a request that Run serves.
+type connKey struct{}
+
+func withConn(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, conn)
+}
+
+// connOf returns the connection of a request that Run serves, or nil.
+func connOf(ctx context.Context) net.Conn {
+	conn, _ := ctx.Value(connKey{}).(net.Conn)
+	return conn
+}
