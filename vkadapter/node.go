@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/internal/dirlock"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/nodename"
@@ -196,8 +197,6 @@ func (n *Node) build(provider node.PodLifecycleHandler, nodeProvider node.NodePr
 		}
 		template.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.cfg.InternalIP}}
 	}
-	holds := func(ctx context.Context, name string) error { return n.lease.Holds(ctx, name) }
-
 	adapterCfg := Config{
 		NodeName: n.name, Client: n.cfg.Client.CoreV1(), NodeProvider: nodeProvider, EventRecorder: &n.recorder,
 		Controller: n.Pods,
@@ -211,8 +210,17 @@ func (n *Node) build(provider node.PodLifecycleHandler, nodeProvider node.NodePr
 		return err
 	}
 
+	leaseCfg := lease.Config{
+		Client: n.cfg.Heartbeats.CoordinationV1(), NodeName: n.name,
+		OnShutdown: lease.ShutdownExpire, EventRecorder: &n.recorder, // a successor on another machine need not wait
+	}
+	change(n.cfg.Lease, &leaseCfg)
+	if n.lease, err = lease.New(leaseCfg); err != nil {
+		return err
+	}
+
 	podsCfg := podsync.Config{
-		Client: n.cfg.Client.CoreV1(), NodeName: n.name, Provider: listening{n.adapter, n}, Gate: holds,
+		Client: n.cfg.Client.CoreV1(), NodeName: n.name, Provider: listening{n.adapter, n}, Gate: n.lease.Holds,
 		Relist: n.adapter.Relist(), EventRecorder: &n.recorder,
 		// Such providers compute the phase, and UpdatePod is for labels and annotations too.
 		Policy:  podsync.Policy{TrustPhase: true, UpdateMetadata: true},
@@ -224,35 +232,21 @@ func (n *Node) build(provider node.PodLifecycleHandler, nodeProvider node.NodePr
 	}
 
 	statusCfg := nodestatus.Config{
-		Client: n.cfg.Heartbeats.CoreV1(), NodeName: n.name, Gate: holds, Template: template, NodeCredentials: n.cfg.NodeCredentials,
+		Client: n.cfg.Heartbeats.CoreV1(), NodeName: n.name, Lease: n.lease, Template: template, NodeCredentials: n.cfg.NodeCredentials,
 		Setters:   []nodestatus.Setter{nodestatus.StandardLabels(), n.setPort, n.adapter.Setter},
 		OnDeleted: nodestatus.DeletedReregister, OnShutdown: nodestatus.ShutdownNotReady, EventRecorder: &n.recorder,
 		// A node whose pods are not looked after is not ready.
-		HealthChecks: []nodestatus.HealthCheck{n.adapter.HealthCheck, func(context.Context, string) error { return n.pods.Check(nil) }, n.pods.CheckProvider},
+		HealthChecks: []nodestatus.HealthCheck{n.adapter.HealthCheck, n.pods.CheckProvider},
 	}
 	change(n.cfg.Status, &statusCfg)
 	registered := statusCfg.Hooks.Registered
 	statusCfg.Hooks.Registered = func(r nodestatus.Registered) {
-		n.lease.Trigger(r.NodeName)
 		n.wakeTaints()
 		if registered != nil {
 			registered(r)
 		}
 	}
 	if n.status, err = nodestatus.New(statusCfg); err != nil {
-		return err
-	}
-
-	leaseCfg := lease.Config{
-		Client: n.cfg.Heartbeats.CoordinationV1(), NodeName: n.name, Owner: n.status.OwnerReference, Gate: n.status.Live,
-		OnShutdown: lease.ShutdownExpire, EventRecorder: &n.recorder, // a successor on another machine need not wait
-	}
-	change(n.cfg.Lease, &leaseCfg)
-	hooks := leaseCfg.Hooks
-	leaseCfg.Hooks.PhaseChanged = func(p lease.PhaseChanged) { n.status.Trigger(p.NodeName); call(hooks.PhaseChanged, p) }
-	leaseCfg.Hooks.Recovered = func(r lease.Recovered) { n.status.Resync(r.NodeName); call(hooks.Recovered, r) }
-	leaseCfg.Hooks.Deleted = func(d lease.Deleted) { n.status.Resync(d.NodeName); call(hooks.Deleted, d) }
-	if n.lease, err = lease.New(leaseCfg); err != nil {
 		return err
 	}
 
@@ -268,12 +262,6 @@ func (n *Node) build(provider node.PodLifecycleHandler, nodeProvider node.NodePr
 func change[T any](f func(*T), cfg *T) {
 	if f != nil {
 		f(cfg)
-	}
-}
-
-func call[T any](hook func(T), value T) {
-	if hook != nil {
-		hook(value)
 	}
 }
 
@@ -373,40 +361,31 @@ func (n *Node) Run(ctx context.Context) error {
 	return n.runAll(ctx, server)
 }
 
-// runAll runs the controllers. The first that ends ends the others, the lease last: a node is
-// alive while the last statuses of its pods are written.
-func (n *Node) runAll(ctx context.Context, server *nodeapi.Server) (err error) {
-	leaseCtx, endLease := context.WithCancel(context.WithoutCancel(ctx))
-	defer endLease()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var parts, last sync.WaitGroup
-	var once sync.Once
-	run := func(wg *sync.WaitGroup, ctx context.Context, f func(context.Context) error) {
-		wg.Go(func() {
-			ended := f(ctx)
-			once.Do(func() { err = ended })
-			cancel()
-		})
-	}
-	run(&last, leaseCtx, n.lease.Run)
-	for _, f := range []func(context.Context) error{server.Run, n.pods.Run, n.status.Run, n.runTaints} {
-		run(&parts, ctx, f)
-	}
-	parts.Go(func() {
-		for _, part := range []cache.DoneChecker{server.Ready(), n.pods.Ready(), n.status.Ready()} {
-			select {
-			case <-part.Done():
-			case <-ctx.Done():
-				return
-			}
+// runAll runs the controllers.
+func (n *Node) runAll(ctx context.Context, server *nodeapi.Server) error {
+	return kubewright.Run(ctx, n.lease, n.status, part(n.runTaints), part(func(ctx context.Context) error {
+		n.markReady(ctx, server)
+		<-ctx.Done()
+		return nil
+	}), n.pods, server)
+}
+
+// A part is a function that runs like a controller.
+type part func(ctx context.Context) error
+
+// Run calls p.
+func (p part) Run(ctx context.Context) error { return p(ctx) }
+
+// markReady makes the Node ready when all its parts are.
+func (n *Node) markReady(ctx context.Context, server *nodeapi.Server) {
+	for _, part := range []cache.DoneChecker{server.Ready(), n.pods.Ready(), n.status.Ready()} {
+		select {
+		case <-part.Done():
+		case <-ctx.Done():
+			return
 		}
-		close(n.ready.done)
-	})
-	parts.Wait()
-	endLease()
-	last.Wait()
-	return err
+	}
+	close(n.ready.done)
 }
 
 // lockName returns the name of the lock: nodes of two clusters may have one name.

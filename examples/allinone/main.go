@@ -190,7 +190,7 @@ func runReplica(ctx context.Context, args []string, stdout io.Writer) error {
 func (s *site) newCandidate(o *options, client *kube.HeartbeatClient) (*election.Candidate, error) {
 	namespace, name, _ := strings.Cut(o.lease, "/")
 	timing := election.Timing{LeaseDuration: o.leaseDuration}.WithDefaults()
-	s.lastWords = timing.Drain / 2
+	s.lastWords = timing.Drain / 3 // of the devices, and after them of the pods
 	return election.New(election.Config{
 		Client: client.CoordinationV1(),
 		Lease:  types.NamespacedName{Namespace: namespace, Name: name},

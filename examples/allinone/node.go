@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/examples/internal/kube"
@@ -64,12 +65,7 @@ func (s *site) serve(ctx context.Context, term election.Term) error {
 	}
 	defer s.leave()
 	s.printf("node %s: served with token %d", s.nodeName, term.Token())
-	group := kube.NewGroup(ctx)
-	group.Last(n.lease.Run)
-	group.Go(n.status.Run)
-	group.Go(n.pods.Run)
-	group.Go(n.devices.Run)
-	err = group.Wait()
+	err = kubewright.Run(ctx, n.lease, n.status, n.pods, n.devices)
 	s.printf("node %s: left to the others: %v", s.nodeName, context.Cause(ctx))
 	return err
 }
@@ -84,11 +80,22 @@ type node struct {
 
 func (s *site) newNode(term election.Term) (n *node, err error) {
 	n = &node{}
-	holds := func(ctx context.Context, name string) error { return n.lease.Holds(ctx, name) }
+	n.lease, err = lease.New(lease.Config{
+		Client:           s.heartbeats.CoordinationV1(),
+		ResetConnections: s.heartbeats.ResetConnections,
+		NodeName:         s.nodeName,
+		// For the lease, both replicas are one process, so that the next leader
+		// renews it at once: the election decides which replica that is.
+		Process:       s.nodeName,
+		EventRecorder: s.recorder,
+	})
+	if err != nil {
+		return nil, err
+	}
 	n.pods, err = podsync.New(podsync.Config{
 		Client:   s.client.CoreV1(),
 		NodeName: s.nodeName,
-		Gate:     holds,
+		Gate:     n.lease.Holds,
 		Provider: &provider{client: s.cloudClient, pods: s.cloud + "/nodes/" + s.nodeName + "/pods", term: term},
 		Relist:   relist,
 		Policy:   podsync.Policy{ExclusiveBackend: true}, // the URL contains the node's name
@@ -118,7 +125,7 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 	n.status, err = nodestatus.New(nodestatus.Config{
 		Client:          s.heartbeats.CoreV1(),
 		NodeName:        s.nodeName,
-		Gate:            holds,
+		Lease:           n.lease,
 		NodeCredentials: s.nodeCredentials,
 		Template: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "virtual-kubewright"}},
@@ -126,7 +133,7 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 		},
 		Setters: []nodestatus.Setter{nodestatus.StandardLabels(), s.capacity, s.condition},
 		HealthChecks: []nodestatus.HealthCheck{func(ctx context.Context, name string) error {
-			if err := errors.Join(n.pods.Check(nil), n.pods.CheckProvider(ctx, name)); err != nil {
+			if err := n.pods.CheckProvider(ctx, name); err != nil {
 				return &nodestatus.NotReadyError{Reason: "PodsStuck", Message: err.Error()}
 			}
 			return nil
@@ -137,28 +144,6 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 		// returns.
 		OnShutdown:    nodestatus.ShutdownLeave,
 		EventRecorder: s.recorder,
-		Hooks: nodestatus.Hooks{
-			Registered: func(r nodestatus.Registered) { n.lease.Trigger(r.NodeName) },
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	n.lease, err = lease.New(lease.Config{
-		Client:           s.heartbeats.CoordinationV1(),
-		ResetConnections: s.heartbeats.ResetConnections,
-		NodeName:         s.nodeName,
-		// For the lease, both replicas are one process, so that the next leader
-		// renews it at once: the election decides which replica that is.
-		Process:       s.nodeName,
-		Owner:         n.status.OwnerReference,
-		Gate:          n.status.Live,
-		EventRecorder: s.recorder,
-		Hooks: lease.Hooks{
-			PhaseChanged: func(p lease.PhaseChanged) { n.status.Trigger(p.NodeName) }, // the gates may be open
-			Recovered:    func(r lease.Recovered) { n.status.Resync(r.NodeName) },
-			Deleted:      func(d lease.Deleted) { n.status.Resync(d.NodeName) },
-		},
 	})
 	return n, err
 }

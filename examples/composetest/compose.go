@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
 	"github.com/kubewright/kubewright/podsync"
@@ -40,59 +41,30 @@ func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsyn
 	}
 	recorder := broadcaster.NewRecorder(scheme.Scheme, "composetest")
 
-	var leases *lease.Controller
-	// Of two processes with the same node name, one acts and the other waits.
-	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }
-	pods, err1 := podsync.New(podsync.Config{
-		Client:        client.CoreV1(),
-		NodeName:      nodeName,
-		Provider:      provider,
-		Gate:          holds,
-		EventRecorder: recorder,
-	})
-	node, err2 := nodestatus.New(nodestatus.Config{
-		Client:   heart.CoreV1(),
-		NodeName: nodeName,
-		Gate:     holds,
-		Setters: []nodestatus.Setter{
-			nodestatus.StandardLabels(),
-			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
-			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: nodeName}),
-			nodestatus.Capacity(corev1.ResourceList{
-				corev1.ResourceCPU:  resource.MustParse("8"),
-				corev1.ResourcePods: resource.MustParse("110"),
-			}, nil),
-		},
-		// The node is Ready while the loop of podsync moves, the pods are known and the
-		// provider answers.
-		HealthChecks: []nodestatus.HealthCheck{
-			func(context.Context, string) error { return pods.Check(nil) },
-			pods.CheckProvider,
-		},
-		OnDeleted:     nodestatus.DeletedReregister,
-		OnShutdown:    nodestatus.ShutdownNotReady,
-		EventRecorder: recorder,
-		Hooks: nodestatus.Hooks{
-			Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) },
-		},
-	})
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
-	leases, err = lease.New(lease.Config{
+	leases, err1 := lease.New(lease.Config{
 		Client:           heart.CoordinationV1(),
 		ResetConnections: heart.ResetConnections,
 		NodeName:         nodeName,
-		Owner:            node.OwnerReference,
-		Gate:             node.Live,
-		Hooks: lease.Hooks{
-			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gates may be open
-			Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },
-			Deleted:      func(d lease.Deleted) { node.Resync(d.NodeName) },
-		},
 	})
-	if err != nil {
+	pods, err2 := podsync.New(podsync.Config{
+		Client:        client.CoreV1(),
+		NodeName:      nodeName,
+		Provider:      provider,
+		Gate:          leases.Holds, // of two processes with the same node name, one acts and the other waits
+		EventRecorder: recorder,
+	})
+	node, err3 := nodestatus.New(nodestatus.Config{
+		Client:        heart.CoreV1(),
+		NodeName:      nodeName,
+		Lease:         leases,
+		Setters:       nodestatus.Standard(nodestatus.Capacity(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8")}, nil)),
+		HealthChecks:  []nodestatus.HealthCheck{pods.CheckProvider}, // the pods are known, and the provider answers
+		OnDeleted:     nodestatus.DeletedReregister,
+		OnShutdown:    nodestatus.ShutdownNotReady,
+		EventRecorder: recorder,
+	})
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	return runTogether(ctx, leases.Run, node.Run, pods.Run)
+	return kubewright.Run(ctx, leases, node, pods) // stops the last one first
 }

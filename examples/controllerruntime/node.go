@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/lease"
@@ -94,11 +95,7 @@ func (s *site) run(ctx context.Context) error {
 	}
 	s.now.Store(n)
 	defer s.now.Store(nil)
-	group := kube.NewGroup(ctx)
-	group.Last(n.lease.Run)
-	group.Go(n.status.Run)
-	group.Go(n.pods.Run)
-	return group.Wait()
+	return kubewright.Run(ctx, n.lease, n.status, n.pods)
 }
 
 // A node holds the controllers of one term.
@@ -110,27 +107,29 @@ type node struct {
 
 func (s *site) newNode() (*node, error) {
 	n := &node{}
-	holds := func(ctx context.Context, name string) error { return n.lease.Holds(ctx, name) }
 	var err1, err2, err3 error
-	n.status, err1 = nodestatus.New(nodestatus.Config{
+	n.lease, err1 = lease.New(lease.Config{
+		Client:           s.heartbeats.CoordinationV1(),
+		ResetConnections: s.heartbeats.ResetConnections,
+		NodeName:         s.nodeName,
+		// For the lease, all replicas are one process, so that the next leader
+		// renews it at once: the election decides which replica that is.
+		Process:       s.nodeName,
+		EventRecorder: s.recorder,
+	})
+	n.status, err2 = nodestatus.New(nodestatus.Config{
 		Client:   s.heartbeats.CoreV1(),
 		NodeName: s.nodeName,
-		Gate:     holds,
+		Lease:    n.lease,
 		Template: &corev1.Node{Spec: corev1.NodeSpec{
 			// Pods here run nothing, so only pods that tolerate this may be
 			// scheduled.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
 		}},
-		Setters: []nodestatus.Setter{
-			nodestatus.StandardLabels(),
-			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
-			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: s.nodeName}),
-			nodestatus.Capacity(corev1.ResourceList{
-				corev1.ResourceCPU:    resource.MustParse("8"),
-				corev1.ResourceMemory: resource.MustParse("32Gi"),
-				corev1.ResourcePods:   resource.MustParse("110"),
-			}, nil),
-		},
+		Setters: nodestatus.Standard(nodestatus.Capacity(corev1.ResourceList{
+			corev1.ResourceCPU:    resource.MustParse("8"),
+			corev1.ResourceMemory: resource.MustParse("32Gi"),
+		}, nil)),
 		// CheckProvider of podsync is not one of these: the node would not be ready for a
 		// moment when another replica takes over, until that one knows the pods.
 		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return n.pods.Check(nil) }},
@@ -138,14 +137,11 @@ func (s *site) newNode() (*node, error) {
 		// OnShutdown is left at ShutdownLeave: the node stays Ready while
 		// another replica takes over or this one returns.
 		EventRecorder: s.recorder,
-		Hooks: nodestatus.Hooks{
-			Registered: func(r nodestatus.Registered) { n.lease.Trigger(r.NodeName) },
-		},
 	})
-	n.pods, err2 = podsync.New(podsync.Config{
+	n.pods, err3 = podsync.New(podsync.Config{
 		Client:   s.pods.CoreV1(),
 		NodeName: s.nodeName,
-		Gate:     holds,
+		Gate:     n.lease.Holds,
 		Informer: s.informer,
 		Provider: s.provider,
 		// If the shutdown took longer than Timing.Drain and the lease could not be
@@ -154,26 +150,7 @@ func (s *site) newNode() (*node, error) {
 		ShutdownTimeout: s.lastWords,
 		EventRecorder:   s.recorder,
 	})
-	if err := errors.Join(err1, err2); err != nil {
-		return nil, err
-	}
-	n.lease, err3 = lease.New(lease.Config{
-		Client:           s.heartbeats.CoordinationV1(),
-		ResetConnections: s.heartbeats.ResetConnections,
-		NodeName:         s.nodeName,
-		// For the lease, all replicas are one process, so that the next leader
-		// renews it at once: the election decides which replica that is.
-		Process:       s.nodeName,
-		Owner:         n.status.OwnerReference,
-		Gate:          n.status.Live,
-		EventRecorder: s.recorder,
-		Hooks: lease.Hooks{
-			PhaseChanged: func(p lease.PhaseChanged) { n.status.Trigger(p.NodeName) }, // the gates may be open
-			Recovered:    func(r lease.Recovered) { n.status.Resync(r.NodeName) },
-			Deleted:      func(d lease.Deleted) { n.status.Resync(d.NodeName) },
-		},
-	})
-	return n, err3
+	return n, errors.Join(err1, err2, err3)
 }
 
 // addChecks adds the checks of the three controllers. The manager accepts

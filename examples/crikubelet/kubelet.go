@@ -7,11 +7,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"path/filepath"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/cri"
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/dra"
 	"github.com/kubewright/kubewright/examples/internal/kube"
@@ -153,10 +152,18 @@ func (k *kubelet) newest(ref podsync.Ref) *corev1.Pod {
 
 // assembleNode makes the controllers of the Node and of its lease.
 func (k *kubelet) assembleNode(ctx context.Context) (err error) {
+	k.leases, err = lease.New(lease.Config{
+		Client:           k.heartbeats.CoordinationV1(),
+		ResetConnections: k.heartbeats.ResetConnections,
+		NodeName:         k.nodeName,
+	})
+	if err != nil {
+		return err
+	}
 	k.node, err = nodestatus.New(nodestatus.Config{
 		Client:          k.heartbeats.CoreV1(),
 		NodeName:        k.nodeName,
-		Gate:            k.holds,
+		Lease:           k.leases,
 		Template:        &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.nodeName}},
 		Setters:         k.setters(ctx),
 		HealthChecks:    []nodestatus.HealthCheck{k.runtimeAlive, k.podsAlive},
@@ -169,33 +176,17 @@ func (k *kubelet) assembleNode(ctx context.Context) (err error) {
 		Hooks: nodestatus.Hooks{
 			Registered: func(r nodestatus.Registered) {
 				fmt.Fprintf(k.stdout, "node %s: registered, UID %s\n", r.NodeName, r.Node.UID)
-				k.leases.Trigger(r.NodeName)
 			},
 			ConditionChanged: func(c nodestatus.ConditionChanged) {
 				fmt.Fprintf(k.stdout, "node %s: %s=%s, %s: %s\n", c.NodeName, c.Condition.Type, c.Condition.Status, c.Condition.Reason, c.Condition.Message)
 			},
 		},
 	})
-	if err != nil {
-		return err
-	}
-	k.leases, err = lease.New(lease.Config{
-		Client:           k.heartbeats.CoordinationV1(),
-		ResetConnections: k.heartbeats.ResetConnections,
-		NodeName:         k.nodeName,
-		Owner:            k.node.OwnerReference,
-		Gate:             k.node.Live,
-		Hooks: lease.Hooks{
-			PhaseChanged: func(p lease.PhaseChanged) { k.node.Trigger(p.NodeName) }, // the gates may be open
-			Recovered:    func(r lease.Recovered) { k.node.Resync(r.NodeName) },
-			Deleted:      func(d lease.Deleted) { k.node.Resync(d.NodeName) },
-		},
-	})
 	return err
 }
 
-// holds is the gate of the controllers: of two kubelets with one node name one acts,
-// and the other waits. With --offline the lock of the root directory is the gate.
+// holds is the gate of the pods: of two kubelets with one node name one acts, and the other
+// waits. With --offline the lock of the root directory is the gate.
 func (k *kubelet) holds(ctx context.Context, nodeName string) error {
 	if k.offline {
 		return nil
@@ -205,17 +196,16 @@ func (k *kubelet) holds(ctx context.Context, nodeName string) error {
 
 // run runs the controllers until one of them ends or ctx is done. The pods run on.
 func (k *kubelet) run(ctx context.Context) error {
-	group := kube.NewGroup(ctx)
-	group.Go(k.provider.Run)
-	group.Go(k.node.Run)
-	group.Last(k.leases.Run) // a node is alive while it ends
-	group.Go(k.pods.Run)
-	group.Go(k.server.Run)
-	group.Go(k.drivers.Run)
-	group.Go(func(ctx context.Context) error { return k.runtime.RunImageGC(ctx, k.imageGC) })
-	group.Go(func(ctx context.Context) error { return k.runtime.RunLogRotation(ctx, k.rotation) })
-	return group.Wait()
+	images := part(func(ctx context.Context) error { return k.runtime.RunImageGC(ctx, k.imageGC) })
+	logs := part(func(ctx context.Context) error { return k.runtime.RunLogRotation(ctx, k.rotation) })
+	return kubewright.Run(ctx, k.leases, k.node, images, logs, k.drivers, k.provider, k.pods, k.server)
 }
+
+// A part is a function that runs like a controller.
+type part func(ctx context.Context) error
+
+// Run calls p.
+func (p part) Run(ctx context.Context) error { return p(ctx) }
 
 // runtimeAlive is the health check of the Node: the runtime and its network are ready.
 func (k *kubelet) runtimeAlive(ctx context.Context, _ string) error {
@@ -228,7 +218,7 @@ func (k *kubelet) runtimeAlive(ctx context.Context, _ string) error {
 // podsAlive is the health check of the Node: the loop of podsync moves, and its
 // provider answers.
 func (k *kubelet) podsAlive(ctx context.Context, nodeName string) error {
-	if err := errors.Join(k.pods.Check(&http.Request{}), k.pods.CheckProvider(ctx, nodeName)); err != nil {
+	if err := k.pods.CheckProvider(ctx, nodeName); err != nil {
 		return &nodestatus.NotReadyError{Reason: "PodsStuck", Message: err.Error()}
 	}
 	return nil

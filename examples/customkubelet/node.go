@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodeapi"
@@ -43,7 +44,7 @@ type node struct {
 	broadcaster events.EventBroadcaster
 }
 
-// newNode connects the controllers: each knows something that another one must act on.
+// newNode makes the controllers.
 func newNode(cfg *rest.Config, o options, p *provider) (*node, error) {
 	heart, err := heartbeats(cfg)
 	if err != nil {
@@ -58,65 +59,47 @@ func newNode(cfg *rest.Config, o options, p *provider) (*node, error) {
 
 	// Each package's hooks become metrics, and then call the hooks of this program.
 	registry := prometheus.NewRegistry()
-	leaseHooks, err1 := metrics.Lease(registry, lease.Hooks{
-		PhaseChanged: func(p lease.PhaseChanged) { n.status.Trigger(p.NodeName) }, // the gates may be open
-		Recovered:    func(r lease.Recovered) { n.status.Resync(r.NodeName) },     // after an outage
-		Deleted:      func(d lease.Deleted) { n.status.Resync(d.NodeName) },       // is the Node gone, too?
-	})
-	statusHooks, err2 := metrics.NodeStatus(registry, nodestatus.Hooks{
-		Registered: func(r nodestatus.Registered) { n.leases.Trigger(r.NodeName) },
-	})
+	leaseHooks, err1 := metrics.Lease(registry, lease.Hooks{})
+	statusHooks, err2 := metrics.NodeStatus(registry, nodestatus.Hooks{})
 	podHooks, err3 := metrics.PodSync(registry, podsync.Hooks{})
 	serverHooks, err4 := metrics.NodeAPI(registry, nodeapi.Hooks{})
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, err
 	}
 
-	// Of two processes with one node name, on different hosts, one acts and the other waits.
-	holds := func(ctx context.Context, name string) error { return n.leases.Holds(ctx, name) }
-	n.pods, err1 = podsync.New(podsync.Config{
-		Client: client.CoreV1(), NodeName: o.name, Provider: p, Gate: holds,
+	n.leases, err1 = lease.New(lease.Config{
+		Client: heart.CoordinationV1(), ResetConnections: heart.ResetConnections, NodeName: o.name, Process: o.process, Hooks: leaseHooks,
+	})
+	n.pods, err2 = podsync.New(podsync.Config{
+		Client: client.CoreV1(), NodeName: o.name, Provider: p,
+		Gate:          n.leases.Holds, // of two processes with one node name, on different hosts, one acts and the other waits
 		HostIPs:       func(string) []string { return []string{o.ip} },
 		EventRecorder: recorder, Hooks: podHooks,
 	})
-	setters := []nodestatus.Setter{
-		nodestatus.StandardLabels(),
-		nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0", ContainerRuntimeVersion: "pretend://1"}),
-		nodestatus.Addresses(
-			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: o.ip},
-			corev1.NodeAddress{Type: corev1.NodeHostName, Address: o.name},
-		),
+	setters := nodestatus.Standard(
+		nodestatus.ContainerRuntime("pretend://1"),
+		nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: o.ip}),
 		nodestatus.Capacity(corev1.ResourceList{
 			corev1.ResourceCPU:    resource.MustParse("8"),
 			corev1.ResourceMemory: resource.MustParse("16Gi"),
-			corev1.ResourcePods:   resource.MustParse("110"),
 		}, nil),
-	}
+	)
 	if o.listener != nil {
 		setters = append(setters, nodestatus.KubeletPort(int32(o.listener.Addr().(*net.TCPAddr).Port)))
 	}
-	n.status, err2 = nodestatus.New(nodestatus.Config{
-		Client: heart.CoreV1(), NodeName: o.name, NodeCredentials: o.nodeCredentials, Gate: holds,
-		Setters: setters,
-		HealthChecks: []nodestatus.HealthCheck{
-			func(context.Context, string) error { return n.pods.Check(nil) }, // its loop makes progress
-			n.pods.CheckProvider, // the pods are known, and the provider answers
-		},
+	n.status, err3 = nodestatus.New(nodestatus.Config{
+		Client: heart.CoreV1(), NodeName: o.name, NodeCredentials: o.nodeCredentials, Lease: n.leases,
+		Setters:       setters,
+		HealthChecks:  []nodestatus.HealthCheck{n.pods.CheckProvider}, // the pods are known, and the provider answers
 		OnDeleted:     nodestatus.DeletedReregister,
 		OnShutdown:    nodestatus.ShutdownNotReady,
 		EventRecorder: recorder, Hooks: statusHooks,
 	})
-	if err := errors.Join(err1, err2); err != nil {
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
-	n.leases, err1 = lease.New(lease.Config{
-		Client: heart.CoordinationV1(), ResetConnections: heart.ResetConnections, NodeName: o.name, Process: o.process,
-		Owner: n.status.OwnerReference, // no lease without its Node
-		Gate:  n.status.Live,           // a stuck process must not look alive
-		Hooks: leaseHooks,
-	})
 	if o.listener != nil {
-		n.server, err2 = nodeapi.New(nodeapi.Config{
+		n.server, err = nodeapi.New(nodeapi.Config{
 			NodeName: o.name, Backend: p, Client: client, Listener: o.listener,
 			Pods:         n.eachPod,
 			Checks:       []nodeapi.Check{n.status, n.pods},
@@ -126,7 +109,7 @@ func newNode(cfg *rest.Config, o options, p *provider) (*node, error) {
 			Hooks:        serverHooks,
 		})
 	}
-	if err := errors.Join(err1, err2); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return n, metrics.Health(registry, n.leases, n.status, n.pods)
@@ -141,16 +124,14 @@ func (n *node) eachPod(yield func(*corev1.Pod) bool) {
 	}
 }
 
-// run runs the controllers until ctx is done or one of them ends. The lease ends last:
-// a node is alive while it writes the last statuses of its pods.
+// run runs the controllers until ctx is done or one of them ends.
 func (n *node) run(ctx context.Context) error {
 	defer n.broadcaster.Shutdown()
 	if err := n.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return err
 	}
-	controllers := []func(context.Context) error{n.status.Run, n.pods.Run}
-	if n.server != nil {
-		controllers = append(controllers, n.server.Run)
+	if n.server == nil {
+		return kubewright.Run(ctx, n.leases, n.status, n.pods) // stops the last one first
 	}
-	return runTogether(ctx, n.leases.Run, controllers...)
+	return kubewright.Run(ctx, n.leases, n.status, n.pods, n.server)
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/examples/internal/machine"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
@@ -135,7 +136,7 @@ func (k *kubelet) assemblePods(s settings, allocatable func() corev1.ResourceLis
 		return nil, nil, err
 	}
 	pods, err := podsync.New(podsync.Config{
-		Client: k.client.CoreV1(), Provider: provider, NodeName: k.nodeName, Gate: k.holds,
+		Client: k.client.CoreV1(), Provider: provider, NodeName: k.nodeName, Gate: k.leases.Holds, // of two kubelets with one node name one acts
 		Relist:        s.SyncInterval.Duration,
 		Policy:        podsync.Policy{OrphanDelay: s.OrphanDelay.Duration, MassHold: s.MassHold.Duration},
 		EventRecorder: k.recorder, ContainerEvents: k.containers,
@@ -151,31 +152,33 @@ func (k *kubelet) newest(ref podsync.Ref) *corev1.Pod {
 	return info.Pod
 }
 
-// assembleNode makes the controllers of the Node and of its lease. Each knows
-// something that the other has to act on; their hooks are called from Run, when
-// both exist.
+// assembleNode makes the controllers of the Node and of its lease.
 func (k *kubelet) assembleNode(s settings, capacity corev1.ResourceList, condition nodestatus.Setter) (err error) {
 	statusHooks, err1 := metrics.NodeStatus(k.registry, nodestatus.Hooks{
 		Registered: func(r nodestatus.Registered) {
 			fmt.Fprintf(k.stdout, "node %s: registered, UID %s\n", r.NodeName, r.Node.UID)
-			k.leases.Trigger(r.NodeName)
 		},
 		ConditionChanged: func(c nodestatus.ConditionChanged) {
 			fmt.Fprintf(k.stdout, "node %s: %s=%s, %s: %s\n", c.NodeName, c.Condition.Type, c.Condition.Status, c.Condition.Reason, c.Condition.Message)
 		},
 	})
-	leaseHooks, err2 := metrics.Lease(k.registry, lease.Hooks{
-		PhaseChanged: func(p lease.PhaseChanged) { k.node.Trigger(p.NodeName) }, // the gates may be open
-		Recovered:    func(r lease.Recovered) { k.node.Resync(r.NodeName) },
-		Deleted:      func(d lease.Deleted) { k.node.Resync(d.NodeName) },
-	})
+	leaseHooks, err2 := metrics.Lease(k.registry, lease.Hooks{})
 	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	k.leases, err = lease.New(lease.Config{
+		Client:           k.heartbeats.CoordinationV1(),
+		ResetConnections: k.heartbeats.ResetConnections,
+		NodeName:         k.nodeName,
+		Hooks:            leaseHooks,
+	})
+	if err != nil {
 		return err
 	}
 	k.node, err = nodestatus.New(nodestatus.Config{
 		Client:          k.heartbeats.CoreV1(),
 		NodeName:        k.nodeName,
-		Gate:            k.holds,
+		Lease:           k.leases,
 		Template:        template(k.options, s),
 		Setters:         append(k.setters(capacity), condition),
 		HealthChecks:    []nodestatus.HealthCheck{k.podsAlive},
@@ -187,24 +190,7 @@ func (k *kubelet) assembleNode(s settings, capacity corev1.ResourceList, conditi
 		EventRecorder: k.recorder,
 		Hooks:         statusHooks,
 	})
-	if err != nil {
-		return err
-	}
-	k.leases, err = lease.New(lease.Config{
-		Client:           k.heartbeats.CoordinationV1(),
-		ResetConnections: k.heartbeats.ResetConnections,
-		NodeName:         k.nodeName,
-		Owner:            k.node.OwnerReference,
-		Gate:             k.node.Live,
-		Hooks:            leaseHooks,
-	})
 	return err
-}
-
-// holds is the gate of the controllers: of two kubelets with one node name one acts,
-// and the other waits.
-func (k *kubelet) holds(ctx context.Context, nodeName string) error {
-	return k.leases.Holds(ctx, nodeName)
 }
 
 // run runs the controllers until one of them ends or ctx is done. The pods run on,
@@ -213,16 +199,10 @@ func (k *kubelet) run(ctx context.Context) error {
 	defer k.runtime.Close()
 	ctx, cancel := k.drained(ctx)
 	defer cancel()
-	group := kube.NewGroup(ctx)
-	group.Go(k.provider.Run)
-	group.Go(k.node.Run)
-	group.Last(k.leases.Run) // a node is alive while it ends
-	group.Go(k.pods.Run)
-	group.Go(k.server.Run)
-	if k.cpus != nil {
-		group.Go(k.cpus.Run)
+	if k.cpus == nil {
+		return kubewright.Run(ctx, k.leases, k.node, k.provider, k.pods, k.server)
 	}
-	return group.Wait()
+	return kubewright.Run(ctx, k.leases, k.node, k.provider, k.pods, k.server, k.cpus)
 }
 
 // changed has the Node's status written.
@@ -241,7 +221,7 @@ func (k *kubelet) health(context.Context) error {
 // podsAlive is the health check of the Node: the loop of podsync moves, and its
 // provider answers.
 func (k *kubelet) podsAlive(ctx context.Context, nodeName string) error {
-	if err := errors.Join(k.pods.Check(&http.Request{}), k.pods.CheckProvider(ctx, nodeName)); err != nil {
+	if err := k.pods.CheckProvider(ctx, nodeName); err != nil {
 		return &nodestatus.NotReadyError{Reason: "PodsStuck", Message: err.Error()}
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/lease"
 )
 
@@ -76,18 +77,24 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 
 	// The informer is stopped last, because the controller reads its cache.
-	return runTogether(ctx, func(ctx context.Context) error {
+	return kubewright.Run(ctx, part(func(ctx context.Context) error {
 		nodes.RunWithContext(ctx)
 		return nil
-	}, func(ctx context.Context) error {
+	}), part(func(ctx context.Context) error {
 		// A Node that is not in the cache counts as deleted, so the cache must
 		// be filled first.
 		if !cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced) {
 			return nil // stopped before it was filled
 		}
 		return controller.Run(ctx)
-	})
+	}))
 }
+
+// A part is a function that runs like a controller.
+type part func(ctx context.Context) error
+
+// Run calls p.
+func (p part) Run(ctx context.Context) error { return p(ctx) }
 
 // nodeInformer watches one Node by name: the only selector that the API server
 // allows a kubelet's credentials.

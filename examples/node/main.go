@@ -4,8 +4,7 @@
 // Node is a node without pods. It registers itself, renews its lease and
 // reports its status, becomes NotReady with the reason when its health check
 // fails, recovers, and notices when another client deletes its Node. It
-// consists of packages nodestatus and lease and the few lines that connect
-// them.
+// consists of packages nodestatus and lease.
 package main
 
 import (
@@ -25,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
 )
@@ -61,15 +61,20 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if *exitWhenDeleted {
 		onDeleted = nodestatus.DeletedExit
 	}
-	// Each controller has events that the other must react to. The hooks are
-	// called from Run, when both controllers exist.
-	var leases *lease.Controller
+	leases, err := lease.New(lease.Config{
+		Client:           heart.CoordinationV1(),
+		ResetConnections: heart.ResetConnections,
+		NodeName:         *nodeName,
+	})
+	if err != nil {
+		return err
+	}
 	node, err := nodestatus.New(nodestatus.Config{
 		Client:          heart.CoreV1(),
 		NodeName:        *nodeName,
-		Gate:            func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }, // of two hosts one acts
+		Lease:           leases, // of two hosts one acts, and a stuck process does not look alive
 		Template:        template,
-		Setters:         setters(*nodeName),
+		Setters:         setters(),
 		HealthChecks:    []nodestatus.HealthCheck{unlessExists(*unhealthyFile)},
 		NodeCredentials: *nodeCredentials,
 		SyncInterval:    *syncInterval,
@@ -79,7 +84,6 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Hooks: nodestatus.Hooks{
 			Registered: func(r nodestatus.Registered) {
 				fmt.Fprintf(stdout, "node %s: registered, UID %s\n", r.NodeName, r.Node.UID)
-				leases.Trigger(r.NodeName) // a new Node: the lease has a new owner
 			},
 			Deleted: func(d nodestatus.Deleted) {
 				fmt.Fprintf(stdout, "node %s: deleted by another client; policy: %v\n", d.NodeName, d.Policy)
@@ -94,26 +98,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	leases, err = lease.New(lease.Config{
-		Client:           heart.CoordinationV1(),
-		ResetConnections: heart.ResetConnections,
-		NodeName:         *nodeName,
-		Owner:            node.OwnerReference, // no lease without its Node
-		Gate:             node.Live,           // a stuck process must not look alive
-		Hooks: lease.Hooks{
-			// After such a long outage another client may have set the node to
-			// Unknown, and only a status write undoes that.
-			Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) },
-			// The gate of the Node may be open now.
-			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) },
-			// The garbage collector deletes the lease when the Node is gone.
-			Deleted: func(d lease.Deleted) { node.Resync(d.NodeName) },
-		},
-	})
-	if err != nil {
-		return err
-	}
-	return runTogether(ctx, leases.Run, node.Run)
+	return kubewright.Run(ctx, leases, node) // stops the last one first
 }
 
 // newRecorder returns a recorder of events.k8s.io/v1 events, and a function
@@ -138,17 +123,11 @@ var template = &corev1.Node{Spec: corev1.NodeSpec{
 }}
 
 // setters say what the machine is.
-func setters(nodeName string) []nodestatus.Setter {
-	return []nodestatus.Setter{
-		nodestatus.StandardLabels(),
-		nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0-kubewright"}),
-		nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: nodeName}),
-		nodestatus.Capacity(corev1.ResourceList{
-			corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
-			corev1.ResourceMemory: resource.MustParse("1Gi"),
-			corev1.ResourcePods:   resource.MustParse("110"),
-		}, nil),
-	}
+func setters() []nodestatus.Setter {
+	return nodestatus.Standard(nodestatus.Capacity(corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
+		corev1.ResourceMemory: resource.MustParse("1Gi"),
+	}, nil))
 }
 
 // unlessExists returns the health check of this node: it fails while path

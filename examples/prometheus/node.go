@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/configcheckpoint"
 	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
 	"github.com/kubewright/kubewright/examples/internal/kube"
@@ -56,15 +57,8 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 		return nil, err
 	}
 	n := &node{}
-	trigger := func(name string) { n.lease.Trigger(name) } // a new Node: the lease has a new owner
-	statusHooks, err1 := metrics.NodeStatus(registry, nodestatus.Hooks{
-		Registered: func(r nodestatus.Registered) { trigger(r.NodeName) },
-	})
-	leaseHooks, err2 := metrics.Lease(registry, lease.Hooks{
-		PhaseChanged: func(p lease.PhaseChanged) { n.status.Trigger(p.NodeName) }, // the gates may be open
-		Recovered:    func(r lease.Recovered) { n.status.Resync(r.NodeName) },
-		Deleted:      func(d lease.Deleted) { n.status.Resync(d.NodeName) },
-	})
+	statusHooks, err1 := metrics.NodeStatus(registry, nodestatus.Hooks{})
+	leaseHooks, err2 := metrics.Lease(registry, lease.Hooks{})
 	podHooks, err3 := metrics.PodSync(registry, podsync.Hooks{})
 	sliceHooks, err4 := metrics.ResourceSlice(registry, resourceslice.Hooks{})
 	settingsHooks, err5 := metrics.ConfigCheckpoint(registry, configcheckpoint.Hooks{
@@ -84,49 +78,37 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:    resource.MustParse("8"),
 		corev1.ResourceMemory: resource.MustParse("32Gi"),
-		corev1.ResourcePods:   resource.MustParse("110"),
 	}
-	// Of two processes with the same node name, one acts and the other waits.
-	holds := func(ctx context.Context, name string) error { return n.lease.Holds(ctx, name) }
-	n.status, err1 = nodestatus.New(nodestatus.Config{
-		Client: heartbeats.CoreV1(), NodeName: *opts.nodeName, Gate: holds,
+	n.lease, err1 = lease.New(lease.Config{
+		Client: heartbeats.CoordinationV1(), ResetConnections: heartbeats.ResetConnections,
+		NodeName: *opts.nodeName,
+		Hooks:    leaseHooks,
+	})
+	n.pods, err2 = podsync.New(podsync.Config{
+		Client: client.CoreV1(), NodeName: *opts.nodeName,
+		Gate:     n.lease.Holds, // of two processes with the same node name, one acts and the other waits
+		Provider: podsynctest.NewBackend(podsynctest.Options{}).Connect(),
+		Hooks:    podHooks,
+	})
+	n.status, err3 = nodestatus.New(nodestatus.Config{
+		Client: heartbeats.CoreV1(), NodeName: *opts.nodeName, Lease: n.lease,
 		Template: &corev1.Node{Spec: corev1.NodeSpec{
 			// Pods here run nothing, so only pods that tolerate this may be
 			// scheduled.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
 		}},
-		Setters: append(setters, nodestatus.Capacity(capacity, nil), nodestatus.StandardLabels(),
-			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"}),
-			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeHostName, Address: *opts.nodeName})),
-		HealthChecks: []nodestatus.HealthCheck{
-			func(context.Context, string) error { return n.pods.Check(nil) },
-			func(ctx context.Context, name string) error { return n.pods.CheckProvider(ctx, name) },
-		},
-		OnDeleted:  nodestatus.DeletedReregister,
-		OnShutdown: nodestatus.ShutdownNotReady,
-		Hooks:      statusHooks,
+		Setters:      nodestatus.Standard(append(setters, nodestatus.Capacity(capacity, nil))...),
+		HealthChecks: []nodestatus.HealthCheck{n.pods.CheckProvider},
+		OnDeleted:    nodestatus.DeletedReregister,
+		OnShutdown:   nodestatus.ShutdownNotReady,
+		Hooks:        statusHooks,
 	})
-	n.pods, err2 = podsync.New(podsync.Config{
-		Client: client.CoreV1(), NodeName: *opts.nodeName, Gate: holds,
-		Provider: podsynctest.NewBackend(podsynctest.Options{}).Connect(),
-		Hooks:    podHooks,
-	})
-	n.slices, err3 = resourceslice.New(resourceslice.Config{
+	n.slices, err4 = resourceslice.New(resourceslice.Config{
 		Client: client, NodeName: *opts.nodeName, Driver: driver,
 		Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), *opts.nodeName),
 		Hooks: sliceHooks,
 	})
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return nil, err
-	}
-	n.lease, err = lease.New(lease.Config{
-		Client: heartbeats.CoordinationV1(), ResetConnections: heartbeats.ResetConnections,
-		NodeName: *opts.nodeName,
-		Owner:    n.status.OwnerReference,
-		Gate:     n.status.Live,
-		Hooks:    leaseHooks,
-	})
-	if err != nil {
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, err
 	}
 	if err := metrics.Health(registry, n.checkers()...); err != nil {
@@ -168,27 +150,18 @@ func newCheckpoint(opts options, hooks configcheckpoint.Hooks) (*configcheckpoin
 	})
 }
 
-// run runs the controllers until ctx is done. The lease ends last, because the
-// node is alive while its pods' last statuses are written.
+// run runs the controllers until ctx is done.
 func (n *node) run(ctx context.Context) error {
 	if n.checkpoint != nil {
 		if _, err := n.checkpoint.Boot(ctx); err != nil {
 			return errors.Join(err, n.checkpoint.Close(err))
 		}
 	}
-	group := kube.NewGroup(ctx)
-	group.Last(n.lease.Run)
-	group.Go(n.status.Run)
-	group.Go(n.pods.Run)
-	group.Go(n.slices.Run)
-	if n.checkpoint != nil {
-		group.Go(n.checkpoint.Run)
+	if n.checkpoint == nil {
+		return kubewright.Run(ctx, n.lease, n.status, n.pods, n.slices)
 	}
-	err := group.Wait()
-	if n.checkpoint != nil {
-		err = errors.Join(err, n.checkpoint.Close(err))
-	}
-	return err
+	err := kubewright.Run(ctx, n.lease, n.status, n.pods, n.slices, n.checkpoint)
+	return errors.Join(err, n.checkpoint.Close(err))
 }
 
 // checkers returns the controllers.
