@@ -14,7 +14,7 @@ GO ?= go
 MODULES := $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod' | grep -v testdata))
 # Those that are tested with the root; bench and test/controlplane have targets of their own.
 # The longest tests come first, so that none of them runs alone at the end.
-EXAMPLES := vkadapter nodeapi $(filter apitest/% examples/%,$(MODULES))
+EXAMPLES := vkadapter nodeapi $(filter apitest/% election/% examples/%,$(MODULES))
 # The build's results don't depend on the clone's directory, so that Go's cache serves all clones of a machine.
 export GOFLAGS := $(filter-out -trimpath,$(shell $(GO) env GOFLAGS 2>/dev/null)) -trimpath
 # Packages of the root module with benchmarks.

@@ -24,7 +24,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
-	"github.com/kubewright/kubewright/examples/controllerruntime/elected"
+	"github.com/kubewright/kubewright/election/elected"
 )
 
 // replica is a process with a manager and one controller.

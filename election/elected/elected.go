@@ -14,7 +14,12 @@
 //
 // The setup code of the controllers stays as it is. Compared with the election of the
 // manager, a standby watches instead of polling, a loss stops the reconcilers at once
-// instead of after RenewDeadline, and the lease is given away after they have returned.
+// instead of after RenewDeadline, and the lease is given away after they have returned. A
+// reconciler that ignores the end of its context keeps the lease, as long as it can be
+// renewed; set [election.Config.OnOverrun] to end the process when it can't.
+//
+// controller-runtime has no option for another election: LeaderElectionResourceLockInterface
+// replaces only the object that its own elector writes. So the package wraps the manager.
 package elected
 
 import (
