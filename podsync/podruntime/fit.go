@@ -78,12 +78,28 @@ func matches(requirements []corev1.NodeSelectorRequirement, set labels.Set) bool
 	})
 }
 
-// conflict returns a port of the node that two pods want, and whether there is one.
-func conflict(pod, other *corev1.Pod) (number int32, taken bool) {
-	ports := hostPorts(pod)
-	for _, port := range hostPorts(other) {
-		if slices.ContainsFunc(ports, port.conflicts) {
-			return port.number, true
+// A portSet has the ports of the node that a pod takes. A port with the address anyIP stands for
+// those with the same number, whatever their addresses.
+type portSet map[hostPort]bool
+
+// anyIP is no address of a port.
+const anyIP = "any"
+
+func portsOf(ports []hostPort) portSet {
+	set := portSet{}
+	for _, p := range ports {
+		set[p], set[hostPort{anyIP, p.protocol, p.number}] = true, true
+	}
+	return set
+}
+
+// conflict returns one of the ports that the set has, too, and whether there is one. Ports without
+// an address are those of all addresses.
+func (s portSet) conflict(ports []hostPort) (number int32, taken bool) {
+	for _, p := range ports {
+		all := hostPort{"", p.protocol, p.number}
+		if s[p] || s[all] || p == all && s[hostPort{anyIP, p.protocol, p.number}] {
+			return p.number, true
 		}
 	}
 	return 0, false
@@ -94,11 +110,6 @@ type hostPort struct {
 	ip       string
 	protocol corev1.Protocol
 	number   int32
-}
-
-// conflicts reports whether two pods can't have both ports.
-func (a hostPort) conflicts(b hostPort) bool {
-	return a.number == b.number && a.protocol == b.protocol && (a.ip == b.ip || a.ip == "" || b.ip == "")
 }
 
 // hostPorts returns the ports of the node that a pod takes.

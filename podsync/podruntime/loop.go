@@ -168,14 +168,12 @@ func (p *pod) list() error {
 func (p *pod) take(runs []Container, sandbox *Sandbox) {
 	p.stale = false
 	p.sandbox = sandbox
+	own := map[string][]Container{}
+	for i := range runs {
+		own[runs[i].ID.Name] = append(own[runs[i].ID.Name], runs[i])
+	}
 	for _, c := range p.containers {
-		var own []Container
-		for i := range runs {
-			if runs[i].ID.Name == c.Name {
-				own = append(own, runs[i])
-			}
-		}
-		c.take(own)
+		c.take(own[c.Name])
 	}
 	p.resize()
 	p.stopped = p.deadline != nil && p.decide().Stopped

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -114,13 +113,16 @@ func (p *pod) keep(desired, spec *corev1.Pod, why pending) error {
 // setSpec makes spec that of the pod: containers that are new in it are added.
 func (p *pod) setSpec(spec *corev1.Pod) {
 	p.spec, p.want, p.facts.Grace = spec, PodResources(spec), grace(spec)
+	known := map[string]*container{}
+	for _, c := range p.containers {
+		known[c.Name] = c
+	}
 	for _, s := range containersOf(&spec.Spec) {
-		at := slices.IndexFunc(p.containers, func(c *container) bool { return c.Name == s.Name })
-		if at < 0 {
+		c := known[s.Name]
+		if c == nil {
 			p.containers = append(p.containers, &container{Container: s.Container, kind: s.kind, pod: p, reports: reports{groups: p.reports.groups}, m: core.New(&p.facts, s.kind, s.Container)})
 			continue
 		}
-		c := p.containers[at]
 		c.Container = s.Container
 		c.apply(core.SpecChanged{Spec: s.Container})
 	}

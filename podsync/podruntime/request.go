@@ -4,8 +4,6 @@
 package podruntime
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -25,11 +23,12 @@ func RequestOf(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
 }
 
 func requestsOf(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests }
+func limitsOf(r *corev1.ResourceRequirements) corev1.ResourceList   { return r.Limits }
 
 // LimitOf returns the limit of a pod for a resource, by the same rules, and reports
 // whether the pod or one of its containers has one.
 func LimitOf(pod *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bool) {
-	q, ok := aggregate(&pod.Spec, name, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits })
+	q, ok := aggregate(&pod.Spec, name, limitsOf)
 	if ok {
 		q.Add(pod.Spec.Overhead[name])
 	}
@@ -40,33 +39,45 @@ func LimitOf(pod *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bool
 // the limits of LimitOf that hold. As with the kubelet, a limit holds if the pod has it,
 // or if every container has one.
 func PodResources(pod *corev1.Pod) (r corev1.ResourceRequirements) {
-	set := func(list *corev1.ResourceList, name corev1.ResourceName, q resource.Quantity) {
-		if *list == nil {
-			*list = corev1.ResourceList{}
+	var containers int
+	limited := map[corev1.ResourceName]int{} // containers with a limit of their own
+	for _, c := range containersOf(&pod.Spec) {
+		if c.kind == core.Ephemeral {
+			continue
 		}
-		(*list)[name] = q
-	}
-	containers := slices.DeleteFunc(containersOf(&pod.Spec), func(c spec) bool { return c.kind == core.Ephemeral })
-	all := []corev1.ResourceRequirements{{Requests: pod.Spec.Overhead}}
-	if pod.Spec.Resources != nil {
-		all = append(all, *pod.Spec.Resources)
-	}
-	for _, c := range containers {
-		all = append(all, c.Resources)
-	}
-	for i := range all {
-		for name := range all[i].Requests {
-			set(&r.Requests, name, RequestOf(pod, name))
-		}
-		for name := range all[i].Limits {
-			q, _ := LimitOf(pod, name)
-			unlimited := func(c spec) bool { q := ContainerLimit(pod, c.Container, name); return q.Sign() <= 0 }
-			if !slices.ContainsFunc(containers, unlimited) {
-				set(&r.Limits, name, q)
+		containers++
+		for name, q := range c.Resources.Limits {
+			if q.Sign() > 0 {
+				limited[name]++
 			}
 		}
 	}
+	for name, q := range aggregates(&pod.Spec, requestsOf) {
+		put(&r.Requests, name, q)
+	}
+	for name, q := range pod.Spec.Overhead {
+		q = q.DeepCopy()
+		q.Add(r.Requests[name])
+		put(&r.Requests, name, q)
+	}
+	for name, q := range aggregates(&pod.Spec, limitsOf) {
+		own := resource.Quantity{}
+		if pod.Spec.Resources != nil {
+			own = pod.Spec.Resources.Limits[name]
+		}
+		if own.Sign() > 0 || limited[name] == containers {
+			q.Add(pod.Spec.Overhead[name])
+			put(&r.Limits, name, q)
+		}
+	}
 	return r
+}
+
+func put(list *corev1.ResourceList, name corev1.ResourceName, q resource.Quantity) {
+	if *list == nil {
+		*list = corev1.ResourceList{}
+	}
+	(*list)[name] = q
 }
 
 // ContainerLimit returns the limit of a container for a resource: its own one or, if it
@@ -79,33 +90,45 @@ func ContainerLimit(pod *corev1.Pod, c *corev1.Container, name corev1.ResourceNa
 }
 
 // aggregate returns the quantity for a whole pod, and whether the pod or a container
-// names it. If the pod does not, regular containers and sidecars run together, and
+// names it.
+func aggregate(spec *corev1.PodSpec, name corev1.ResourceName, of func(*corev1.ResourceRequirements) corev1.ResourceList) (q resource.Quantity, named bool) {
+	q, named = aggregates(spec, func(r *corev1.ResourceRequirements) corev1.ResourceList {
+		if q, ok := of(r)[name]; ok {
+			return corev1.ResourceList{name: q}
+		}
+		return nil
+	})[name]
+	return q, named
+}
+
+// aggregates returns the quantities for a whole pod, of all resources that the pod or a container
+// names. If the pod does not name one, regular containers and sidecars run together, and
 // before them each init container with the sidecars that come before it.
-func aggregate(spec *corev1.PodSpec, name corev1.ResourceName, of func(*corev1.ResourceRequirements) corev1.ResourceList) (sum resource.Quantity, named bool) {
-	if spec.Resources != nil {
-		if q, ok := of(spec.Resources)[name]; ok {
-			return q.DeepCopy(), true
-		}
-	}
-	var peak resource.Quantity
+func aggregates(spec *corev1.PodSpec, of func(*corev1.ResourceRequirements) corev1.ResourceList) corev1.ResourceList {
+	sums, peaks := corev1.ResourceList{}, corev1.ResourceList{}
 	for _, c := range containersOf(spec) {
-		q, ok := of(&c.Resources)[name]
-		if !ok || c.kind == core.Ephemeral {
+		if c.kind == core.Ephemeral {
 			continue
 		}
-		named = true
-		if c.kind != core.Init {
-			sum.Add(q)
-			continue
-		}
-		q = q.DeepCopy()
-		q.Add(sum)
-		if q.Cmp(peak) > 0 {
-			peak = q
+		for name, q := range of(&c.Resources) {
+			total := sums[name].DeepCopy()
+			total.Add(q)
+			if c.kind != core.Init {
+				sums[name] = total
+			} else if peak, ok := peaks[name]; !ok || total.Cmp(peak) > 0 {
+				peaks[name] = total
+			}
 		}
 	}
-	if peak.Cmp(sum) > 0 {
-		sum = peak
+	for name, peak := range peaks {
+		if sum, ok := sums[name]; !ok || peak.Cmp(sum) > 0 {
+			sums[name] = peak
+		}
 	}
-	return sum, named
+	if spec.Resources != nil {
+		for name, q := range of(spec.Resources) {
+			sums[name] = q.DeepCopy()
+		}
+	}
+	return sums
 }

@@ -41,12 +41,24 @@ type room struct {
 }
 
 // A tenant is a pod that was admitted and has not stopped.
+//
+// Invariant: requests, ports and quality are those of pod, and wanted those of want. They are
+// computed without the lock, because a pod can have thousands of containers.
 type tenant struct {
-	pod  *corev1.Pod // with the resources that it has; never changed, only replaced
-	held bool        // the Provider has it; else it was admitted and not started yet
+	pod      *corev1.Pod // with the resources that it has; never changed, only replaced
+	requests corev1.ResourceList
+	ports    []hostPort
+	held     bool // the Provider has it; else it was admitted and not started yet
 	// A resize that waits for room.
-	want  *corev1.Pod // nil: none
-	since time.Time
+	want    *corev1.Pod // nil: none
+	wanted  corev1.ResourceList
+	quality int // 1 for a guaranteed pod
+	since   time.Time
+}
+
+// newTenant returns a tenant with the resources of a pod.
+func newTenant(pod *corev1.Pod, held bool) *tenant {
+	return &tenant{pod: pod, requests: PodResources(pod).Requests, ports: hostPorts(pod), held: held}
 }
 
 // A pending is the reason why the resources of a pod are not those of its spec. The
@@ -61,38 +73,59 @@ func newRoom(allocatable func() corev1.ResourceList, resizes, resizesPod bool, g
 // room. The scheduler has counted too, but perhaps before another pod was bound.
 // active are the pods that podsync has admitted.
 func (r *room) admit(ctx context.Context, pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
-	list := slices.Collect(active)
+	list, t := slices.Collect(active), newTenant(pod, false)
+	ports := portsOf(t.ports)
+	var total corev1.ResourceList
+	if r.allocatable != nil {
+		var err error
+		if total, err = r.total(ctx); err != nil {
+			return err
+		}
+	}
+	strangers := r.strangers(list)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := map[types.UID]bool{}
-	var others []*corev1.Pod
+	var others []*tenant
 	for _, other := range list {
 		known[other.UID] = true
-		if t := r.tenants[other.UID]; t != nil {
-			other = t.pod
+		o := r.tenants[other.UID]
+		if o == nil {
+			o = strangers[other.UID]
 		}
-		others = append(others, other)
+		if o == nil { // it has left in the meantime
+			o = newTenant(other, false)
+		}
+		others = append(others, o)
 	}
 	maps.DeleteFunc(r.tenants, func(uid types.UID, t *tenant) bool { return !t.held && !known[uid] })
 	for _, other := range others {
-		if port, taken := conflict(pod, other); taken {
+		if port, taken := ports.conflict(other.ports); taken {
 			return podsync.Reject(ReasonNodePorts, fmt.Sprintf("Predicate NodePorts failed: another pod has the host port %d", port))
 		}
 	}
 	if r.allocatable != nil {
-		total, err := r.total(ctx)
-		if err != nil {
-			return err
-		}
-		for _, name := range namesOf(total, pod) {
-			want, used, capacity := RequestOf(pod, name), sum(others, name), total[name]
+		for _, name := range namesOf(total, t.requests) {
+			want, used, capacity := requestIn(t.requests, name), sum(others, name), total[name]
 			if !enough(want, used, capacity) {
 				return podsync.Reject(ReasonOutOf+string(name), shortage(name, want, used, capacity))
 			}
 		}
 	}
-	r.tenants[pod.UID] = &tenant{pod: pod}
+	r.tenants[pod.UID] = t
 	return nil
+}
+
+// strangers returns those of the pods that are no tenants, as tenants would be.
+func (r *room) strangers(pods []*corev1.Pod) map[types.UID]*tenant {
+	r.mu.Lock()
+	pods = slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return r.tenants[pod.UID] != nil })
+	r.mu.Unlock()
+	all := map[types.UID]*tenant{}
+	for _, pod := range pods {
+		all[pod.UID] = newTenant(pod, false)
+	}
+	return all
 }
 
 // total returns the allocatable resources of the node.
@@ -103,9 +136,10 @@ func (r *room) total(ctx context.Context) (list corev1.ResourceList, err error) 
 
 // hold makes a pod that the Provider has a tenant, whether or not there is room.
 func (r *room) hold(pod *corev1.Pod) {
+	t := newTenant(pod, true)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tenants[pod.UID] = &tenant{pod: pod, held: true}
+	r.tenants[pod.UID] = t
 }
 
 // leave frees the resources of a pod.
@@ -129,50 +163,83 @@ func (r *room) spec(uid types.UID) *corev1.Pod {
 // update replaces the spec of a tenant by desired, and returns it with the resources
 // that the pod has: those of desired if there is room for them.
 func (r *room) update(ctx context.Context, desired *corev1.Pod, now time.Time) (*corev1.Pod, pending) {
-	r.mu.Lock()
-	t := r.tenants[desired.UID]
-	if t == nil { // it has stopped
+	for {
+		r.mu.Lock()
+		t := r.tenants[desired.UID]
+		var had *corev1.Pod
+		if t != nil {
+			had = t.pod
+		}
 		r.mu.Unlock()
-		return desired, pending{}
+		if t == nil { // it has stopped
+			return desired, pending{}
+		}
+		if spec, why, shrunk, ok := r.resize(ctx, t, had, desired, now); ok {
+			if shrunk {
+				r.retry(ctx)
+			}
+			return spec, why
+		}
 	}
-	why := r.decideResize(ctx, t, desired)
+}
+
+// resize is update for a tenant that had a spec a moment ago. It reports whether the tenant has
+// less of a resource than before, and ok if the tenant still had that spec.
+func (r *room) resize(ctx context.Context, t *tenant, had, desired *corev1.Pod, now time.Time) (spec *corev1.Pod, why pending, shrunk, ok bool) {
+	same := sameResources(had, desired)
+	kept, requests, quality := desired, t.requests, 0
+	var total corev1.ResourceList
+	if !same {
+		kept, requests, quality = withResourcesOf(desired, had), PodResources(desired).Requests, guaranteed(had)
+		if why = r.refusal(had, desired); why.reason == "" && r.allocatable != nil {
+			var err error
+			if total, err = r.total(ctx); err != nil { // it is tried again with each list
+				why = pending{corev1.PodReasonDeferred, err.Error()}
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tenants[desired.UID] != t || t.pod != had {
+		return nil, pending{}, false, false
+	}
+	if !same && why.reason == "" && r.allocatable != nil {
+		why = r.fits(t, requests, total)
+	}
 	switch why.reason {
 	case "":
-		t.pod, t.want = desired, nil
+		for name, q := range t.requests {
+			left := requests[name]
+			shrunk = shrunk || left.Cmp(q) < 0
+		}
+		t.pod, t.requests, t.want, t.wanted = desired, requests, nil, nil
 	case corev1.PodReasonDeferred:
 		if t.want == nil {
 			t.since = now
 		}
-		t.pod, t.want = withResourcesOf(desired, t.pod), desired
+		t.pod, t.want, t.wanted, t.quality = kept, desired, requests, quality
 	default:
-		t.pod, t.want = withResourcesOf(desired, t.pod), nil
+		t.pod, t.want, t.wanted = kept, nil, nil
 	}
-	spec := t.pod
-	r.mu.Unlock()
-	if why.reason == "" { // it may have less than before
-		r.retry(ctx)
-	}
-	return spec, why
+	return t.pod, why, shrunk, true
 }
 
 // retry grants the resizes that wait, as far as there is room now. As with the
 // kubelet, pods of a higher priority come first, then guaranteed pods, then those
 // that have waited for longer.
 func (r *room) retry(ctx context.Context) {
+	if len(r.waiting()) == 0 || r.allocatable == nil {
+		return
+	}
+	total, err := r.total(ctx)
+	if err != nil {
+		return // it is tried again with each list
+	}
 	var granted []types.UID
 	r.mu.Lock()
-	waiting := slices.DeleteFunc(slices.Collect(maps.Values(r.tenants)), func(t *tenant) bool { return t.want == nil })
-	slices.SortFunc(waiting, func(a, b *tenant) int {
-		return cmp.Or(
-			cmp.Compare(priority(b.pod), priority(a.pod)),
-			cmp.Compare(guaranteed(b.pod), guaranteed(a.pod)),
-			a.since.Compare(b.since),
-			strings.Compare(string(a.pod.UID), string(b.pod.UID)),
-		)
-	})
-	for _, t := range waiting {
-		if r.decideResize(ctx, t, t.want).reason == "" {
-			t.pod, t.want = t.want, nil
+	for _, t := range r.waitingLocked() {
+		if r.fits(t, t.wanted, total).reason == "" {
+			t.pod, t.requests, t.want, t.wanted = t.want, t.wanted, nil, nil
 			granted = append(granted, t.pod.UID)
 		}
 	}
@@ -182,38 +249,58 @@ func (r *room) retry(ctx context.Context) {
 	}
 }
 
-// decideResize returns why a tenant can't have the resources of desired now. A resource
-// whose request does not grow is always granted. r.mu must be held.
-func (r *room) decideResize(ctx context.Context, t *tenant, desired *corev1.Pod) pending {
+// waiting returns the tenants whose resizes wait, the first one first.
+func (r *room) waiting() []*tenant {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waitingLocked()
+}
+
+// waitingLocked is waiting. r.mu must be held.
+func (r *room) waitingLocked() []*tenant {
+	waiting := slices.DeleteFunc(slices.Collect(maps.Values(r.tenants)), func(t *tenant) bool { return t.want == nil })
+	slices.SortFunc(waiting, func(a, b *tenant) int {
+		return cmp.Or(
+			cmp.Compare(priority(b.pod), priority(a.pod)),
+			cmp.Compare(b.quality, a.quality),
+			a.since.Compare(b.since),
+			strings.Compare(string(a.pod.UID), string(b.pod.UID)),
+		)
+	})
+	return waiting
+}
+
+// refusal returns why a pod can never have the resources of desired here.
+func (r *room) refusal(had, desired *corev1.Pod) pending {
 	switch {
-	case sameResources(t.pod, desired):
-		return pending{}
 	case !r.resizes:
 		return pending{corev1.PodReasonInfeasible, "the runtime can't change the resources of running containers"}
-	case !r.resizesPod && !apiequality.Semantic.DeepEqual(t.pod.Spec.Resources, desired.Spec.Resources):
+	case !r.resizesPod && !apiequality.Semantic.DeepEqual(had.Spec.Resources, desired.Spec.Resources):
 		return pending{corev1.PodReasonInfeasible, "the runtime can't change the resources of a running pod as a whole"}
-	case r.allocatable == nil:
-		return pending{}
 	}
-	var others []*corev1.Pod
+	return pending{}
+}
+
+// fits returns why a tenant can't have the requests now. A resource whose request does not grow is
+// always granted. r.mu must be held.
+func (r *room) fits(t *tenant, requests, total corev1.ResourceList) pending {
+	var others []*tenant
 	for _, other := range r.tenants {
 		if other != t {
-			others = append(others, other.pod)
+			others = append(others, other)
 		}
 	}
-	total, err := r.total(ctx)
-	if err != nil { // it is tried again with each list
-		return pending{corev1.PodReasonDeferred, err.Error()}
-	}
 	deferred := pending{}
-	for _, name := range namesOf(total, desired) {
-		had, want, used, capacity := RequestOf(t.pod, name), RequestOf(desired, name), sum(others, name), total[name]
-		switch {
-		case want.Cmp(had) <= 0:
-		case want.Cmp(capacity) > 0:
+	for _, name := range namesOf(total, requests) {
+		had, want, capacity := requestIn(t.requests, name), requestIn(requests, name), total[name]
+		if want.Cmp(had) <= 0 {
+			continue
+		}
+		if want.Cmp(capacity) > 0 {
 			return pending{corev1.PodReasonInfeasible, fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d",
 				name, amount(name, want), amount(name, capacity))}
-		case deferred.reason == "" && !enough(want, used, capacity):
+		}
+		if used := sum(others, name); deferred.reason == "" && !enough(want, used, capacity) {
 			deferred = pending{corev1.PodReasonDeferred, shortage(name, want, used, capacity)}
 		}
 	}
@@ -233,12 +320,20 @@ func shortage(name corev1.ResourceName, want, used, capacity resource.Quantity) 
 		name, amount(name, want), amount(name, used), amount(name, capacity))
 }
 
-// sum returns how much of a resource pods take.
-func sum(pods []*corev1.Pod, name corev1.ResourceName) (q resource.Quantity) {
-	for _, pod := range pods {
-		q.Add(RequestOf(pod, name))
+// sum returns how much of a resource tenants take.
+func sum(tenants []*tenant, name corev1.ResourceName) (q resource.Quantity) {
+	for _, t := range tenants {
+		q.Add(requestIn(t.requests, name))
 	}
 	return q
+}
+
+// requestIn is RequestOf for a pod with these requests as a whole.
+func requestIn(requests corev1.ResourceList, name corev1.ResourceName) resource.Quantity {
+	if name == corev1.ResourcePods {
+		return *resource.NewQuantity(1, resource.DecimalSI)
+	}
+	return requests[name]
 }
 
 // amount returns a quantity as a number, of CPUs in thousandths.
@@ -250,22 +345,14 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 }
 
 // namesOf returns the resources to compare, in the kubelet's order: those of the node
-// and those that the pod requests. A requested resource with a domain that the node
+// and those that a pod requests. A requested resource with a domain that the node
 // does not have is left out: it may be one of the cluster.
-func namesOf(total corev1.ResourceList, pod *corev1.Pod) []corev1.ResourceName {
+func namesOf(total, requests corev1.ResourceList) []corev1.ResourceName {
 	names := slices.Collect(maps.Keys(total))
-	native := func(requests corev1.ResourceList) {
-		for name := range requests {
-			if !strings.Contains(string(name), "/") {
-				names = append(names, name)
-			}
+	for name := range requests {
+		if !strings.Contains(string(name), "/") {
+			names = append(names, name)
 		}
-	}
-	for _, c := range containersOf(&pod.Spec) {
-		native(c.Resources.Requests)
-	}
-	if r := pod.Spec.Resources; r != nil {
-		native(r.Requests)
 	}
 	first := []corev1.ResourceName{corev1.ResourcePods, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
 	slices.SortFunc(names, func(a, b corev1.ResourceName) int {
@@ -294,20 +381,22 @@ func guaranteed(pod *corev1.Pod) int {
 	return 0
 }
 
-// resizable returns the resources of a container that a resize may change, or nil.
-func resizable(spec *corev1.PodSpec, name string) *corev1.ResourceRequirements {
+// resizable returns the resources of containers that a resize may change, by name.
+func resizable(spec *corev1.PodSpec) map[string]*corev1.ResourceRequirements {
+	all := map[string]*corev1.ResourceRequirements{}
 	for _, c := range containersOf(spec) {
-		if c.Name == name && c.kind != core.Ephemeral {
-			return &c.Resources
+		if c.kind != core.Ephemeral {
+			all[c.Name] = &c.Resources
 		}
 	}
-	return nil
+	return all
 }
 
 // sameResources reports whether two versions of a pod have the same resources.
 func sameResources(a, b *corev1.Pod) bool {
-	for _, c := range containersOf(&a.Spec) {
-		if other := resizable(&b.Spec, c.Name); other != nil && !apiequality.Semantic.DeepEqual(c.Resources, *other) {
+	others := resizable(&b.Spec)
+	for name, own := range resizable(&a.Spec) {
+		if other := others[name]; other != nil && !apiequality.Semantic.DeepEqual(own, other) {
 			return false
 		}
 	}
@@ -317,9 +406,10 @@ func sameResources(a, b *corev1.Pod) bool {
 // withResourcesOf returns desired with the resources of another version of the pod.
 func withResourcesOf(desired, of *corev1.Pod) *corev1.Pod {
 	out := desired.DeepCopy()
-	for _, c := range containersOf(&out.Spec) {
-		if had := resizable(&of.Spec, c.Name); had != nil {
-			had.DeepCopyInto(&c.Resources)
+	others := resizable(&of.Spec)
+	for name, own := range resizable(&out.Spec) {
+		if had := others[name]; had != nil {
+			had.DeepCopyInto(own)
 		}
 	}
 	out.Spec.Resources = of.Spec.Resources.DeepCopy()

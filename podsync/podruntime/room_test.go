@@ -250,7 +250,7 @@ func TestTheOrderOfResources(t *testing.T) {
 		Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: list("hugepages-2Mi", "cpu", "example.com/license")}}},
 		Resources:  &corev1.ResourceRequirements{Requests: list("hugepages-1Gi", "memory")},
 	}}
-	got := namesOf(list("memory", "ephemeral-storage", "pods", "example.com/gpu", "cpu"), pod)
+	got := namesOf(list("memory", "ephemeral-storage", "pods", "example.com/gpu", "cpu"), PodResources(pod).Requests)
 	want := []corev1.ResourceName{"pods", "cpu", "memory", "ephemeral-storage", "example.com/gpu", "hugepages-1Gi", "hugepages-2Mi"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
