@@ -55,7 +55,8 @@ func (n *node) load(ctx context.Context, dir string) (*pod, error) {
 		if stop.Deadline.IsZero() {
 			stop.Deadline = time.Now().Add(grace(rec.InForce)) // podsync knows better
 		}
-		pod.deadline = &stop.Deadline
+		deadline := stop.due(time.Now())
+		pod.deadline = &deadline
 		pod.endStarting()
 	}
 	if _, err = record.Read(filepath.Join(dir, "past.json"), &pod.past); err != nil {

@@ -64,6 +64,17 @@ type podRecord struct {
 type stopRecord struct {
 	// Deadline is zero if the disk was full: the end is certain, its time is not.
 	Deadline time.Time `json:"deadline,omitzero"`
+	// Kept is when Deadline was written. A clock that has been set back since is no reason to
+	// wait for longer than the difference.
+	Kept time.Time `json:"kept,omitzero"`
+}
+
+// due returns the deadline by the present clock.
+func (r stopRecord) due(now time.Time) time.Time {
+	if last := now.Add(r.Deadline.Sub(r.Kept)); !r.Kept.IsZero() && r.Deadline.After(last) {
+		return last
+	}
+	return r.Deadline
 }
 
 // spareStop writes the file that keepStop renames if the disk is full.
@@ -75,7 +86,7 @@ func spareStop(dir string) error {
 // remains: a rename needs no room.
 func keepStop(dir string, deadline time.Time) error {
 	path := filepath.Join(dir, "stop.json")
-	err := record.Write(path, stopRecord{deadline})
+	err := record.Write(path, stopRecord{deadline, time.Now()})
 	if err != nil {
 		if _, missing := os.Stat(path); missing != nil {
 			_ = os.Rename(filepath.Join(dir, "stop.spare"), path)

@@ -277,7 +277,10 @@ func (c *Container) exited(now time.Time) {
 		c.ran(now)
 	}
 	c.forgetStop()
-	c.due = due(c.obs.FinishedAt, c.Delay(), now)
+	// The wait is computed once, because a clock that is set back makes it begin again.
+	if held := (heldBack{true, c.attempt, c.Delay()}); held != c.backoff {
+		c.backoff, c.due = held, due(c.obs.FinishedAt, held.wait, now)
+	}
 	if c.inPast() && !podstatus.RestartsPod(c.spec, c.obs.ExitCode) {
 		c.due = time.Time{} // only the container that asked for the restart is held back
 	}
@@ -340,7 +343,7 @@ func (c *Container) start(resources string) {
 
 // startEnded records the end of a start.
 func (c *Container) startEnded(now time.Time, e StartEnded) {
-	c.starting = false
+	c.starting, c.backoff = false, heldBack{} // due is that of the start from now on
 	switch {
 	case e.GivenUp:
 	case e.Failure != nil:

@@ -33,6 +33,7 @@ type Container struct {
 	// Invariant: failures counts the starts that failed in a row, and failure is the last one.
 	starting bool // Start is under way
 	due      time.Time
+	backoff  heldBack // what due was computed from
 	failure  *Failure
 	failures int
 
@@ -49,6 +50,13 @@ type Container struct {
 	//
 	// Invariant: reading implies that run attempt has exited and that its message is not noted.
 	reading bool // from the log
+}
+
+// A heldBack is a run that has ended and the time for which the next one waits.
+type heldBack struct {
+	known   bool
+	attempt int
+	wait    time.Duration
 }
 
 // New returns a container that has never run.
