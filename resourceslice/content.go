@@ -132,7 +132,7 @@ func traitsOf(d *resourcev1.Device) *traits {
 	}
 	t.advanced = len(t.consumes) > 0 || len(t.taints) > 0
 	for _, a := range d.Attributes {
-		t.advanced = t.advanced || a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil || a.VersionValues != nil
+		t.advanced = t.advanced || isList(&a)
 	}
 	if !t.advanced {
 		return noTraits
@@ -189,7 +189,7 @@ func (f *hasher) device(d *resourcev1.Device, before *item) (it item, reused boo
 }
 
 func (f *hasher) counterSet(s *resourcev1.CounterSet) item {
-	return item{name: s.Name, hash: f.rare(setHash, s), traits: setTraits, encoded: string(encode(s))}
+	return item{name: s.Name, hash: f.counterSetHash(s), traits: setTraits, encoded: string(encode(s))}
 }
 
 // head returns the hash of the fields of a spec that are about neither its
@@ -336,7 +336,7 @@ func (f *hasher) record(s *resourcev1.ResourceSlice) *record {
 	}
 	for i := range s.Spec.SharedCounters {
 		set := &s.Spec.SharedCounters[i]
-		r.items = append(r.items, item{name: set.Name, hash: f.rare(setHash, set), traits: setTraits})
+		r.items = append(r.items, item{name: set.Name, hash: f.counterSetHash(set), traits: setTraits})
 	}
 	slices.SortStableFunc(r.items, byName)
 	return r
