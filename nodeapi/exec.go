@@ -103,7 +103,8 @@ func (s *Server) serveRun(w *response, r *http.Request, c Container, query url.V
 	err = guard(func() error {
 		return s.backend.exec.Exec(ctx, c, slices.Clone(command), Streams{Stdout: output, Stderr: output})
 	})
-	_ = http.NewResponseController(w.w).SetWriteDeadline(time.Now().Add(plainTimeout))
+	w.end = time.Now().Add(plainTimeout)
+	_ = http.NewResponseController(w.w).SetWriteDeadline(w.end)
 	text := output.String()
 	if err := asExit(err); err != nil {
 		if text != "" && !strings.HasSuffix(text, "\n") {

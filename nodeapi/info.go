@@ -4,28 +4,50 @@
 package nodeapi
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/pprof"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// servePods serves the pods of the node as a PodList.
+// servePods serves the pods of the node as a PodList. It collects them first, so that no
+// lock of Config.Pods is held while the client reads, and encodes them one by one: the
+// memory of an answer that is not read does not grow with the number of pods.
 func (s *Server) servePods(w *response, e endpoint) error {
 	if s.cfg.Pods == nil {
 		return unset("pods", "Pods")
 	}
-	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{}}
+	var pods []*corev1.Pod
 	for pod := range s.cfg.Pods {
 		if pod != nil && (e == endpointPods || pod.Status.Phase == corev1.PodRunning) {
-			list.Items = append(list.Items, *pod)
+			pods = append(pods, pod)
 		}
 	}
-	return writeJSON(w, list)
+	w.Header().Set("Content-Type", "application/json")
+	before := `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[`
+	for _, pod := range pods {
+		body, err := json.Marshal(pod)
+		if err != nil {
+			return err
+		}
+		if _, err := io.WriteString(w, before); err != nil {
+			return err
+		}
+		if _, err := w.Write(body); err != nil {
+			return err
+		}
+		before = ","
+	}
+	if len(pods) > 0 {
+		before = ""
+	}
+	_, err := io.WriteString(w, before+"]}")
+	return err
 }
 
 // serveHealth serves all checks, or the one that the path names.
@@ -78,7 +100,8 @@ func (s *Server) servePprof(w *response, r *http.Request, profile string) error 
 	if !s.cfg.Pprof {
 		return unset("pprof", "Pprof")
 	}
-	_ = http.NewResponseController(w.w).SetWriteDeadline(time.Time{}) // a CPU profile takes as long as the client says
+	w.end = time.Time{} // a CPU profile takes as long as the client says
+	_ = http.NewResponseController(w.w).SetWriteDeadline(w.end)
 	switch profile {
 	case "":
 		pprof.Index(w, r)

@@ -25,13 +25,7 @@ type peer struct{ conn syscall.RawConn }
 // peerOf returns the peer of a connection, below TLS. It returns nil if the connection
 // has no socket, or hides it.
 func peerOf(conn net.Conn) *peer {
-	for {
-		outer, ok := conn.(interface{ NetConn() net.Conn })
-		if !ok {
-			break
-		}
-		conn = outer.NetConn()
-	}
+	conn = beneath(conn)
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(keepAlive)
 	}
@@ -44,6 +38,17 @@ func peerOf(conn net.Conn) *peer {
 		return nil
 	}
 	return &peer{raw}
+}
+
+// beneath returns the connection below TLS.
+func beneath(conn net.Conn) net.Conn {
+	for {
+		outer, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return conn
+		}
+		conn = outer.NetConn()
+	}
 }
 
 // gone reports whether the client has closed the connection. If the system does not

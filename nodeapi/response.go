@@ -22,8 +22,10 @@ type response struct {
 	w       http.ResponseWriter
 	code    int
 	written int64
-	// stall bounds the time for which the client of a log may not read.
+	// stall bounds the time for which the client may not read.
 	stall time.Duration
+	// end is the deadline of an answer that is no stream; zero if there is none.
+	end time.Time
 	// hijack, if set, takes over the connection.
 	hijack func(net.Conn) net.Conn
 }
@@ -41,10 +43,30 @@ func (w *response) Write(p []byte) (int, error) {
 	if w.code == 0 {
 		w.code = http.StatusOK
 	}
-	n, err := w.w.Write(p)
-	w.written += int64(n)
-	return n, err
+	if w.end.IsZero() {
+		n, err := w.w.Write(p)
+		w.written += int64(n)
+		return n, err
+	}
+	// Each piece has a deadline of its own, so that a client that does not read is
+	// given up before the end.
+	control, sent := http.NewResponseController(w.w), 0
+	for {
+		piece := p[sent:min(sent+maxPlainPiece, len(p))]
+		if at := time.Now().Add(w.stall); at.Before(w.end) {
+			_ = control.SetWriteDeadline(at)
+		}
+		n, err := w.w.Write(piece)
+		_ = control.SetWriteDeadline(w.end) // for the rest, which is flushed later
+		sent, w.written = sent+n, w.written+int64(n)
+		if err != nil || sent == len(p) {
+			return sent, err
+		}
+	}
 }
+
+// maxPlainPiece is what the client of an answer must read within plainStall.
+const maxPlainPiece = 32 << 10
 
 func (w *response) Flush() {
 	if f, ok := w.w.(http.Flusher); ok {

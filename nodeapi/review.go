@@ -46,11 +46,11 @@ var reviewBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, 
 // reviews asks the API server questions and keeps the answers for a while. Package
 // k8s.io/apiserver has webhooks for that, which link cel-go, gRPC and a trace exporter.
 //
-// Invariants: at most maxReviews requests are open and at most maxAnswers answers are
+// Invariants: at most maxReviews requests are open, half of them from one address, and at most maxAnswers answers are
 // kept. An error is not kept. A question is open while it has askers and no answer.
 type reviews[A any] struct {
 	timeout time.Duration // of a request, and of the wait for a place
-	places  chan struct{} // has room for maxReviews
+	places  *places
 	answers *cache.LRUExpireCache
 
 	mu   sync.Mutex
@@ -75,7 +75,7 @@ type askFunc[A any] func(context.Context) (A, time.Duration, error)
 
 func newReviews[A any](timeout time.Duration) *reviews[A] {
 	return &reviews[A]{
-		timeout: timeout, places: make(chan struct{}, maxReviews), answers: cache.NewLRUExpireCache(maxAnswers),
+		timeout: timeout, places: newPlaces(maxReviews), answers: cache.NewLRUExpireCache(maxAnswers),
 		open: map[questionKey]*question[A]{},
 	}
 }
@@ -150,12 +150,11 @@ var errBusy = errors.New("too many other reviews are open")
 func (r *reviews[A]) retry(ctx context.Context, ask askFunc[A]) (answer A, ttl time.Duration, err error) {
 	waiting, cancel := context.WithTimeoutCause(ctx, r.timeout, errBusy)
 	defer cancel()
-	select {
-	case r.places <- struct{}{}:
-		defer func() { <-r.places }()
-	case <-waiting.Done():
-		return answer, 0, context.Cause(waiting)
+	from := originOf(ctx)
+	if err := r.places.take(waiting, from); err != nil {
+		return answer, 0, err
 	}
+	defer r.places.leave(from)
 	asking, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	ended := wait.ExponentialBackoffWithContext(asking, reviewBackoff, func(ctx context.Context) (bool, error) {

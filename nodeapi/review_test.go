@@ -468,8 +468,8 @@ func TestAnswersTakeBoundedMemory(t *testing.T) {
 			ask(i)
 			ask(0) // one that is used is kept
 		}
-		if kept := len(r.answers.Keys()); kept != maxAnswers || asked != 3*maxAnswers || len(r.open) != 0 || len(r.places) != 0 {
-			t.Errorf("%d answers are kept after %d questions, %d are open in %d places", kept, asked, len(r.open), len(r.places))
+		if kept := len(r.answers.Keys()); kept != maxAnswers || asked != 3*maxAnswers || len(r.open) != 0 || len(r.places.taken) != 0 {
+			t.Errorf("%d answers are kept after %d questions, %d are open in %d places", kept, asked, len(r.open), len(r.places.taken))
 		}
 	})
 }

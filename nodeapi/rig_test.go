@@ -270,6 +270,12 @@ func (r *rig) setPods(pods ...*corev1.Pod) {
 // start runs a Server with backend on loopback.
 func start(t testing.TB, backend any, change func(*Config)) *rig {
 	t.Helper()
+	return startWith(t, backend, change, func(*Server) {})
+}
+
+// startWith calls tune before Run.
+func startWith(t testing.TB, backend any, change func(*Config), tune func(*Server)) *rig {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -294,6 +300,7 @@ func start(t testing.TB, backend any, change func(*Config)) *rig {
 	if r.Server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
+	tune(r.Server)
 	ctx, cancel := context.WithCancel(klog.NewContext(context.WithoutCancel(t.Context()), klog.Logger{}))
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()

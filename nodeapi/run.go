@@ -25,7 +25,12 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	// plainTimeout bounds the writing of an answer that is no stream.
-	plainTimeout   = time.Minute
+	plainTimeout = time.Minute
+	// plainStall bounds the time for which its client may not read.
+	plainStall = 10 * time.Second
+	// maxPlain is the number of answers at a time that are no streams. Those of health
+	// checks are small and do not count.
+	maxPlain       = 64
 	maxHeaderBytes = 64 << 10
 	// maxFields is the number of header fields of a request. A stream keeps them, and
 	// one of a few bytes takes 60.
@@ -63,10 +68,10 @@ func (s *Server) Run(ctx context.Context) error {
 	// Requests outlive ctx by ShutdownTimeout at most; streams end with ctx.
 	server := &http.Server{
 		Handler: http.HandlerFunc(s.serveInRun), TLSConfig: tlsConfig,
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: s.idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
-		ConnContext: withConn,
-		ErrorLog:    log.New(logWriter{logger}, "", 0),
+		ConnContext: withConn, ConnState: s.conns.state,
+		ErrorLog: log.New(logWriter{logger}, "", 0),
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.ServeTLS(listener, "", "") }()
@@ -144,6 +149,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler) // the client must not take the part for the whole
 		}
 	}()
+	r = r.WithContext(withOrigin(r.Context(), r.RemoteAddr))
 	user, err := s.authenticate(r)
 	if err == nil {
 		done.User = user.GetName()
@@ -151,6 +157,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		route := parsePath(r.URL.Path, r.URL.RawPath)
 		done.Endpoint = string(route.endpoint)
 		if err = s.authorize(r, user, route.endpoint); err == nil {
+			if conn := connOf(r.Context()); conn != nil {
+				s.conns.know(conn)
+			}
 			err = s.serve(out, r, route)
 		}
 	}
@@ -189,16 +198,25 @@ func (s *Server) serve(w *response, r *http.Request, to route) error {
 	case endpointPortForward:
 		return s.servePortForward(w, r, to.container.Pod, query)
 	}
-	_ = http.NewResponseController(w.w).SetWriteDeadline(time.Now().Add(plainTimeout))
+	w.stall, w.end = s.plainStall, time.Now().Add(plainTimeout)
+	_ = http.NewResponseController(w.w).SetWriteDeadline(w.end)
 	switch to.endpoint {
 	case endpointHealthz, endpointLivez:
 		return s.serveHealth(w, r, to, s.cfg.Checks)
 	case endpointReadyz:
 		return s.serveHealth(w, r, to, slices.Concat(s.cfg.Checks, s.cfg.ReadyChecks))
-	case endpointPods, endpointRunningPods:
-		return s.servePods(w, to.endpoint)
 	case endpointRun:
 		return s.serveRun(w, r, to.container, query)
+	}
+	select {
+	case s.plain <- struct{}{}:
+		defer func() { <-s.plain }()
+	default:
+		return &statusError{http.StatusTooManyRequests, fmt.Sprintf("the node writes %d answers, the maximum; try again later", maxPlain)}
+	}
+	switch to.endpoint {
+	case endpointPods, endpointRunningPods:
+		return s.servePods(w, to.endpoint)
 	case endpointStats:
 		return s.serveStats(w, r, query)
 	case endpointResource:

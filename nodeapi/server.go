@@ -35,7 +35,9 @@ type Server struct {
 	authenticator authenticator.Request
 	authorizer    authorizer.Authorizer
 	streams       *streams
+	conns         *conns
 	followed      snapshot
+	plain         chan struct{} // has room for maxPlain
 	ready         ready
 	begun         atomic.Bool
 	failure       atomic.Pointer[error] // of the listener
@@ -43,8 +45,8 @@ type Server struct {
 	// lastCertificate is the encoding of the certificate of the newest connection, a string.
 	lastCertificate atomic.Value
 	// The constants of the same names, but for tests.
-	stall, bodyTimeout time.Duration
-	waits              wire.Waits
+	stall, plainStall, bodyTimeout, idleTimeout time.Duration
+	waits                                       wire.Waits
 }
 
 // New returns a Server. It returns an error that names every invalid field of
@@ -57,12 +59,13 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, backend: newBackend(cfg.Backend), authenticator: cfg.Authenticator, authorizer: cfg.Authorizer,
 		ready: ready{cfg.Name, make(chan struct{})},
-		stall: stall, bodyTimeout: bodyTimeout, waits: wire.Waits{Ping: peerCheck, Reset: unreadForward},
+		stall: stall, plainStall: plainStall, plain: make(chan struct{}, maxPlain), bodyTimeout: bodyTimeout, idleTimeout: idleTimeout, waits: wire.Waits{Ping: peerCheck, Reset: unreadForward},
 	}
 	var opened func(context.Context, StreamsOpen)
 	if hook := cfg.Hooks.Streams; hook != nil {
 		opened = func(ctx context.Context, open StreamsOpen) { s.call(ctx, func() { hook(open) }) }
 	}
+	s.conns = newConns(cfg.MaxStreams + maxStrangers)
 	s.streams = newStreams(cfg.MaxStreams, cfg.StreamIdleTimeout, opened)
 	if s.authenticator == nil {
 		s.authenticator = newAuthenticator(&cfg, s.report)
