@@ -346,7 +346,10 @@ func (c *children) answer(k *child, j job) (*child, verdict) {
 		}
 		v.Runs++
 		v.Failed++
-		problem, _, _ := strings.Cut(err.Error(), "\n")
+		problem, log, _ := strings.Cut(err.Error(), "\n")
+		if text, stack, _ := strings.Cut(log, "\n"); strings.HasPrefix(text, "panic: ") {
+			problem += ": " + text + " in " + frame(stack)
+		}
 		v.Problem, v.Story = problem, fmt.Sprintf("plan: %s\nproblem: %v", j.Plan, err)
 	}
 	return k, v

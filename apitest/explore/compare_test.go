@@ -162,3 +162,26 @@ func TestNoise(t *testing.T) {
 		t.Errorf("got %q for the same", got)
 	}
 }
+
+func TestCause(t *testing.T) {
+	stack := func(address, function string) string {
+		return "panic of p: a nil pointer\ngoroutine 7 [running]:\nruntime/debug.Stack()\n\t/src/stack.go:26 +0x5e\n" +
+			"panic({0x1?, 0x2?})\n\t/src/panic.go:783 +0x132\nruntime.sigpanic()\n\t/src/signal.go:917\n" +
+			"example.com/op.(*Reconciler)." + function + "(0xc000" + address + ", {0x0})\n\t/op/op.go:12"
+	}
+	differs := "the end differs from the reference:\n"
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{stack("1f", "Reconcile"), stack("2a", "Reconcile"), true},
+		{stack("1f", "Reconcile"), stack("1f", "finalize"), false},
+		{differs + "Pod a/b .status.phase: \"x\", in the reference \"y\"\nPod c", differs + "Pod a/b .status.phase: none, in the reference \"y\"", true},
+		{differs + "Pod a/b .status.phase: \"x\"", differs + "Pod a/b .spec.nodeName: \"x\"", false},
+		{"812 requests in 2m0s", "90 requests in 2m0s", true},
+	} {
+		if got := cause(c.a) == cause(c.b); got != c.same {
+			t.Errorf("the same cause is %v, want %v: %q and %q", got, c.same, cause(c.a), cause(c.b))
+		}
+	}
+}

@@ -32,6 +32,9 @@ type Config struct {
 	// "LeaseCandidate", ignores all of its objects, for example because programs choose
 	// their names at random.
 	Ignore []string
+	// Once names kinds that a program creates once and for another object, such as the Job
+	// of a CronJob. If another client deletes such an object at rest, it need not come back.
+	Once []string
 	// Sample is the largest number of plans with one fault. They are selected evenly
 	// from all plans. 0 means all plans.
 	Sample int

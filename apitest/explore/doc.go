@@ -42,13 +42,24 @@
 // fault that changes what programs must do, such as the deletion of an object, the objects
 // are not compared.
 //
+// After each step there is a place at rest, when programs have had time to finish and the
+// next step has not begun. There, objects are edited and deleted. An object that a program
+// has created for another one, with a controller reference, must come back; see Config.Once.
+// After the deletion of any other object, the garbage collector runs. Then it is a finding
+// if an object stays that a program has created for it, or if a finalizer of a program stays.
+// In every run, an observedGeneration above the generation is a finding. If programs
+// change an object more than twice a second at rest, the run without faults has a problem.
+//
 // A finding has a plan. This is one line that repeats the run, with the flag -explore.plan:
 //
 //	crash after @ controller: create configmaps default/child-* #1
 //	crash before @ controller: step scale up #1
+//	delete Pod default/a @ controller: rest scale up #1
 //
 // The first plan is a crash after the program's first request of that kind. The second one
-// is a crash before another client scales up. A plan with a problem is run three times
+// is a crash before another client scales up, and the third one a deletion after that. The
+// flag -explore.list lists the plans, and -explore.faults selects some by their faults.
+// -explore.budget and -explore.seed replace fields of Config. A plan with a problem is run three times
 // before it counts as a finding. The story of a finding shows the journal of its run next
 // to that of the reference.
 //
@@ -77,8 +88,9 @@
 //
 // # Failure modes
 //
-// If a place is not reached, because an earlier fault changed what the program does, it
-// is counted in [Report].Missed. Some things can't be simulated: a takeover pauses
+// If a place is not reached, because an earlier fault changed what the program does, or if
+// a fault has no effect, the plan is counted in [Report].Missed. [Report].Faults has the counts
+// of each fault, and Run logs the faults that never had an effect. Some things can't be simulated: a takeover pauses
 // requests, calls and watch events, but not computation; a page of a file is never half
 // written; and package variables survive a crash. If a program calls os.Exit, the process
 // ends, which is a finding. No fault is tried at a request that writes an Event.

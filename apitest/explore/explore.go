@@ -18,7 +18,13 @@ import (
 	"github.com/kubewright/kubewright/apitest/internal/plan"
 )
 
-var planFlag = flag.String("explore.plan", "", "run only this plan of each exploration, and log its story")
+var (
+	planFlag   = flag.String("explore.plan", "", "run only this plan of each exploration, and log its story")
+	listFlag   = flag.Bool("explore.list", false, "log the plans with one fault, and run none of them")
+	faultsFlag = flag.String("explore.faults", "", "try only these faults, separated by commas")
+	budgetFlag = flag.Duration("explore.budget", 0, "replaces Config.Budget")
+	seedFlag   = flag.Uint64("explore.seed", 0, "replaces Config.Seed")
+)
 
 // Finding is a plan with which the scenario breaks.
 type Finding struct {
@@ -66,11 +72,12 @@ func Run(t *testing.T, cfg Config, scenario func(w *World) Scenario) {
 	report := Find(t, cfg, scenario)
 	first := map[string]string{}
 	for _, f := range report.Findings {
-		if plan := first[f.Problem]; plan != "" {
+		why := cause(f.Problem)
+		if plan := first[why]; plan != "" {
 			t.Errorf("finding: %s\nthe same problem as %s", f.Plan, plan)
 			continue
 		}
-		first[f.Problem] = f.Plan
+		first[why] = f.Plan
 		often := ""
 		if f.Failed < f.Runs {
 			often = fmt.Sprintf(" (in %d of %d runs)", f.Failed, f.Runs)
@@ -96,6 +103,7 @@ func Find(t *testing.T, cfg Config, scenario func(w *World) Scenario) Report {
 	t.Helper()
 	begin := time.Now()
 	cfg = cfg.withDefaults()
+	cfg.Budget, cfg.Seed = cmp.Or(*budgetFlag, cfg.Budget), cmp.Or(*seedFlag, cfg.Seed)
 	if cfg.Seed == 0 {
 		cfg.Seed = rand.Uint64()
 	}
@@ -120,6 +128,21 @@ func Find(t *testing.T, cfg Config, scenario func(w *World) Scenario) Report {
 	plans, err := staff.prepare()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if *faultsFlag != "" {
+		wanted := strings.Split(*faultsFlag, ",")
+		plans = slices.DeleteFunc(plans, func(line string) bool {
+			p, err := plan.Parse(line)
+			if err != nil || len(p) != 1 {
+				return true
+			}
+			f, _ := faultNamed(cfg.Faults, p[0].Fault)
+			return !slices.Contains(wanted, f.Name)
+		})
+	}
+	if *listFlag {
+		t.Logf("%d plans:\n%s", len(plans), strings.Join(plans, "\n"))
+		return Report{}
 	}
 	s := &survey{cfg: cfg, staff: staff, begin: begin, seen: map[uint64]bool{}}
 	s.singles(sample(plans, cfg.Sample))

@@ -57,6 +57,7 @@ type Fault struct {
 	watched bool                  // one plan for each resource that the program watches
 	objects bool                  // one plan for each object
 	lasts   time.Duration
+	rest    bool // it is tried at rest
 	later   bool // apply reports with exchange.acted that the fault has had an effect
 	apply   func(x *exchange)
 	object  string // in a plan: the object, as "Kind ns/name", or the resource
@@ -82,6 +83,7 @@ type Fault struct {
 //	edit OBJECT        another client annotates the object before a write or call
 //	delete OBJECT      another client deletes it
 //	recreate OBJECT    another client deletes it and creates it again, without its status
+//	delete unseen OBJECT  as delete, at rest; the event is lost, and watches expire
 //	restore            5 s after a write, the state before it is restored from a backup
 //
 // The places of a fault are writes, and also calls if the list says so. Faults that refuse or
@@ -146,8 +148,12 @@ func Faults() []Fault {
 		}},
 		{Name: "dropped events", places: changes, shared: true, lasts: dropFor, later: true, apply: drop},
 		{Name: "takeover", lasts: pauseFor, apply: takeover},
-		{Name: "edit", objects: true, shared: true, later: true, apply: edit},
-		{Name: "delete", objects: true, shared: true, World: true, later: true, apply: func(x *exchange) { x.remove(metav1.DeleteOptions{}) }},
+		{Name: "edit", objects: true, shared: true, rest: true, later: true, apply: edit},
+		{Name: "delete unseen", places: nowhere, objects: true, shared: true, rest: true, World: true, lasts: dropFor, later: true, apply: func(x *exchange) {
+			drop(x)
+			x.remove(metav1.DeleteOptions{})
+		}},
+		{Name: "delete", rest: true, objects: true, shared: true, World: true, later: true, apply: func(x *exchange) { x.remove(metav1.DeleteOptions{}) }},
 		{Name: "recreate", objects: true, shared: true, World: true, later: true, apply: recreate},
 		{Name: "restore", places: changes, shared: true, World: true, lasts: restoreIn, later: true, apply: func(x *exchange) {
 			restore := x.w.Server.Backup()
@@ -176,6 +182,7 @@ func Faults() []Fault {
 	return faults
 }
 
+func nowhere(plan.Place) bool    { return false }
 func requests(p plan.Place) bool { return p.Verb != "call" && p.Verb != stepVerb }
 func writes(p plan.Place) bool   { return requests(p) && p.IsWrite() }
 func changes(p plan.Place) bool  { return p.Verb != "call" && acts(p) }
@@ -482,6 +489,11 @@ func faultNamed(known []Fault, name string) (Fault, int) {
 func plansAt(faults []Fault, s spot) (plans []plan.Plan) {
 	for _, f := range faults {
 		switch {
+		case s.place.Verb == restVerb && !f.rest:
+		case s.place.Verb == restVerb:
+			for _, obj := range s.objects {
+				plans = append(plans, plan.Plan{{Fault: f.Name + " " + obj, Place: s.place}})
+			}
 		case f.places != nil && !f.places(s.place), f.places == nil && !acts(s.place):
 		case f.shared && s.again:
 		case f.objects:

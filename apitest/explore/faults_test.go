@@ -19,11 +19,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/apitest/explore"
@@ -644,7 +646,10 @@ func TestObjectsOfOwnKindsAreDeleted(t *testing.T) {
 			}}},
 		}
 	})
-	want := []string{"delete Gateway default/g @ p: create configmaps default/a #1", "recreate Gateway default/g @ p: create configmaps default/a #1"}
+	want := []string{
+		"delete Gateway default/g @ p: create configmaps default/a #1", "recreate Gateway default/g @ p: create configmaps default/a #1",
+		"delete Gateway default/g @ p: rest a #1",
+	}
 	if got := plans(report); !slices.Equal(got, want) {
 		t.Errorf("%d plans, findings %q, want %q", report.Plans, got, want)
 	}
@@ -807,5 +812,113 @@ func TestOnlyLabelDiffers(t *testing.T) {
 	})
 	if len(report.Findings) != 1 || !strings.Contains(report.Findings[0].Problem, `ConfigMap default/fixed .metadata.labels.fixed: "y", in the reference "x"`) {
 		t.Errorf("%+v", report.Findings)
+	}
+}
+
+// settled is a program that keeps a ConfigMap for each ConfigMap with the label "of", if it
+// sees the events that its bugs leave.
+func settled(bug string) func(w *explore.World) explore.Scenario {
+	return func(w *explore.World) explore.Scenario {
+		return explore.Scenario{
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				client := kubernetes.NewForConfigOrDie(p.Config)
+				maps := client.CoreV1().ConfigMaps("default")
+				f := informers.NewSharedInformerFactory(client, 0)
+				inf := f.Core().V1().ConfigMaps().Informer()
+				wake := make(chan struct{}, 1)
+				poke := func() {
+					select {
+					case wake <- struct{}{}:
+					default:
+					}
+				}
+				_, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+					AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() },
+					DeleteFunc: func(obj any) {
+						switch bug {
+						case "no deletions":
+							return
+						case "tombstones":
+							_ = obj.(*corev1.ConfigMap) // not that of an object whose deletion was missed
+						}
+						poke()
+					},
+				})
+				if err != nil {
+					return err
+				}
+				f.StartWithContext(ctx)
+				defer f.Shutdown()
+				for {
+					select {
+					case <-ctx.Done():
+						return nil
+					case <-wake:
+					}
+					time.Sleep(time.Second)
+					owner, err := maps.Get(ctx, "app", metav1.GetOptions{})
+					switch {
+					case apierrors.IsNotFound(err):
+						continue
+					case err != nil:
+						poke()
+						continue
+					case owner.DeletionTimestamp != nil:
+						if bug != "no finalization" {
+							owner.Finalizers = nil
+							if _, err := maps.Update(ctx, owner, metav1.UpdateOptions{}); err != nil {
+								poke()
+							}
+						}
+						continue
+					case len(owner.Finalizers) == 0:
+						owner.Finalizers = []string{"example.com/settled"}
+						if _, err := maps.Update(ctx, owner, metav1.UpdateOptions{}); err != nil {
+							poke()
+						}
+						continue
+					}
+					child := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "app-child"}}
+					if bug != "no owner" {
+						child.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
+					}
+					if _, err := maps.Create(ctx, child, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+						poke()
+					}
+				}
+			}}},
+			Steps: []explore.Step{{Name: "app", Do: func() error {
+				w.Server.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app"}})
+				return nil
+			}, Until: has(w, "app-child")}},
+		}
+	}
+}
+
+// What is missing in a program that does nothing wrong while it works is found at rest.
+func TestRest(t *testing.T) {
+	for bug, want := range map[string][]string{
+		"":             nil,
+		"no deletions": {"delete ConfigMap default/app-child @ p: rest app #1"}, // a new list has an event for app
+		"tombstones":   {"delete unseen ConfigMap default/app-child @ p: rest app #1"},
+		"no finalization": {
+			"delete unseen ConfigMap default/app @ p: rest app #1", "delete ConfigMap default/app @ p: rest app #1",
+		},
+		"no owner": {
+			"delete unseen ConfigMap default/app @ p: rest app #1", "delete ConfigMap default/app @ p: rest app #1",
+		},
+	} {
+		t.Run(bug, func(t *testing.T) {
+			cfg := only("delete", "delete unseen", "edit")
+			cfg.InProcess = bug != "tombstones" // which panic
+			report := explore.Find(t, cfg, settled(bug))
+			got := slices.DeleteFunc(plans(report), func(p string) bool { return !strings.Contains(p, ": rest ") })
+			if !slices.Equal(got, want) {
+				t.Errorf("%d plans, found %q, want %q", report.Plans, got, want)
+			}
+			for _, f := range report.Findings {
+				t.Logf("%s: %s", f.Plan, f.Problem)
+			}
+		})
 	}
 }

@@ -258,6 +258,13 @@ func (p *Process) exchange(ctx context.Context, place plan.Place, unordered bool
 	return resp, err
 }
 
+// acts records whose write is being served. Only one is, because requests are ordered.
+func (w *World) acts(p *Process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.history.acting = p
+}
+
 // transport is the network of a process.
 type transport struct {
 	p    *Process
@@ -286,6 +293,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Set("User-Agent", req.Header.Get("User-Agent")+agent+p.program.Name)
 		if body != nil {
 			req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		}
+		if place.IsWrite() {
+			p.World.acts(p)
+			defer p.World.acts(nil)
 		}
 		return t.next.RoundTrip(req)
 	})

@@ -53,16 +53,17 @@ type verdict struct {
 
 // prepare runs the reference several times, to learn which fields differ without a fault.
 func (l *lab) prepare() error {
-	none := func(problems []string) error {
-		if len(problems) == 0 {
+	none := func(out *outcome) error {
+		if len(out.problems) == 0 {
 			return nil
 		}
-		return errors.New("explore: the run without faults has problems:\n" + strings.Join(problems, "\n"))
+		return errors.New("explore: the run without faults has problems:\n" + strings.Join(out.problems, "\n") +
+			"\nthe end of its journal:\n" + told(out.journal, before+after))
 	}
 	var runs [3]outcome
 	for i := range runs {
 		runs[i] = runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
-		if err := none(runs[i].problems); err != nil {
+		if err := none(&runs[i]); err != nil {
 			return err
 		}
 	}
@@ -72,12 +73,20 @@ func (l *lab) prepare() error {
 	l.ref.end = normalized(l.ref.objects, l.cfg.Ignore)
 	again := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
 	if lines := differences(l.ref.end, again.end); len(lines) > 0 {
-		return errors.New("explore: runs without faults end differently (see Config.Ignore):\n" + strings.Join(lines, "\n"))
+		advice := ""
+		for _, field := range noise(l.ref.end, again.end) {
+			advice += fmt.Sprintf("\nConfig.Ignore can have %q", field)
+		}
+		return errors.New("explore: runs without faults end differently:\n" + strings.Join(lines, "\n") + advice)
 	}
-	for _, s := range l.ref.spots {
+	rest := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, rest: true}, nil)
+	if err := none(&rest); err != nil {
+		return err
+	}
+	for _, s := range append(slices.Clone(l.ref.spots), rest.rest...) {
 		l.plans = append(l.plans, plansAt(l.cfg.Faults, s)...)
 	}
-	if len(l.plans) == 0 {
+	if len(l.ref.spots) == 0 {
 		return errors.New("explore: there is no place for a fault: the programs did not write until the last step was reached")
 	}
 	return nil

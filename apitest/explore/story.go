@@ -5,6 +5,7 @@ package explore
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -45,6 +46,51 @@ func (l *lab) story(p plan.Plan, out *outcome, lines int) string {
 		}
 	}
 	return strings.TrimRight(b.String(), "\n")
+}
+
+// Numbers and addresses, which differ between plans that have one cause.
+var numbers = regexp.MustCompile(`0x[0-9a-f]+|[0-9]+`)
+
+// cause returns what problems of one cause have in common: the field that differs, or the
+// message and the function of a panic.
+func cause(problem string) string {
+	first, rest, _ := strings.Cut(problem, "\n")
+	switch {
+	case strings.HasPrefix(first, "the end differs"):
+		line, _, _ := strings.Cut(rest, "\n")
+		if at := strings.Index(line, ": "); at >= 0 {
+			line = line[:at]
+		}
+		first += " " + line
+	case strings.Contains(rest, "goroutine "):
+		first += " in " + frame(rest)
+	}
+	return numbers.ReplaceAllString(first, "N")
+}
+
+// frame returns the function that panicked, without its arguments, from a stack.
+func frame(stack string) string {
+	if _, after, ok := strings.Cut(stack, "\npanic("); ok {
+		stack = "\n" + after
+	}
+	_, stack, _ = strings.Cut(stack, "\n")
+	for line := range strings.SplitSeq(stack, "\n") {
+		if at := strings.LastIndex(line, "("); at > 0 && !strings.HasPrefix(line, "\t") &&
+			!strings.HasPrefix(line, "runtime.") && !strings.HasPrefix(line, "panic(") {
+			return line[:at]
+		}
+	}
+	return "an unknown function"
+}
+
+// told returns the end of a journal, as lines.
+func told(journal []*entry, lines int) string {
+	all := folded(journal)
+	var b strings.Builder
+	for i := max(0, len(all)-lines); i < len(all); i++ {
+		b.WriteString(strings.TrimRight(column(all, i), " ") + "\n")
+	}
+	return b.String()
 }
 
 // folded returns a journal with repeated lines as one.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/apitest/internal/plan"
@@ -32,19 +33,20 @@ type World struct {
 	// Server.Client, which no fault disturbs.
 	Server *apitest.Server
 
-	cfg      Config
-	plan     plan.Plan
-	faults   []Fault
-	limit    int // see mode
-	scenario Scenario
-	order    *turnstile
-	over     context.Context // done when programs must have ended
-	programs context.Context // of all programs
-	begun    time.Time
-	wake     chan struct{} // has a token after a change
-	disturb  atomic.Bool   // a fault has acted, or the run is ending
-	worldly  atomic.Bool   // a fault has changed the world
-	listing  atomic.Bool   // spots are recorded
+	cfg       Config
+	plan      plan.Plan
+	faults    []Fault
+	limit     int // see mode
+	scenario  Scenario
+	order     *turnstile
+	over      context.Context // done when programs must have ended
+	programs  context.Context // of all programs
+	begun     time.Time
+	wake      chan struct{} // has a token after a change
+	disturb   atomic.Bool   // a fault has acted, or the run is ending
+	worldly   atomic.Bool   // a fault has changed the world
+	listing   atomic.Bool   // spots are recorded
+	listRests bool          // places at rest are recorded instead
 
 	files sync.Mutex // guards lane.dir and temp
 	temp  string
@@ -67,6 +69,8 @@ type World struct {
 	journal   []*entry
 	problems  []string
 	broken    map[string]bool // invariants that have been reported
+	history   history
+	rest      []spot          // the places at rest
 	refused   map[string]bool // requests answered with 403
 	hot       bool
 }
@@ -103,6 +107,7 @@ type outcome struct {
 	end      map[string]any    // the objects, normalized
 	objects  []kruntime.Object // the objects of a run without faults
 	spots    []spot
+	rest     []spot
 	journal  []*entry
 	requests int
 	restarts int
@@ -133,6 +138,9 @@ func (w *World) guard(what string, f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic of %s: %v", what, r)
+			if w.worldly.Load() && strings.HasPrefix(what, "step ") {
+				return // it does not expect that its object is gone
+			}
 			w.problem("%v\n%s", err, debug.Stack())
 		}
 	}()
@@ -318,6 +326,7 @@ func (w *World) settle() {
 type mode struct {
 	free  bool // requests are not ordered
 	list  bool // the outcome has the spots
+	rest  bool // the outcome has the places at rest
 	limit int  // the run is given up if it has many more requests, in a millisecond or in all; 0 means none
 }
 
@@ -338,7 +347,8 @@ func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Pl
 		w := &World{
 			Server: s, cfg: cfg, plan: p, faults: faults, limit: how.limit, order: newTurnstile(how.free), begun: time.Now(),
 			wake: make(chan struct{}, 1), extra: map[string]int{}, seen: map[plan.Place]int{}, hit: make([]bool, len(p)), acted: make([]bool, len(p)),
-			broken: map[string]bool{}, refused: map[string]bool{},
+			broken: map[string]bool{}, refused: map[string]bool{}, listRests: how.rest,
+			history: history{made: map[types.UID]bool{}, finalizers: map[string]bool{}, changes: map[string]int{}},
 		}
 		w.listing.Store(how.list)
 		w.run(scenario, same, &out)
@@ -358,7 +368,7 @@ func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) er
 		w.problem("%v", err)
 		w.scenario = Scenario{}
 	}
-	defer w.Server.Observe(func(apitest.Change) { w.changed() })()
+	defer w.Server.Observe(func(c apitest.Change) { w.learn(c); w.changed() })()
 	for _, prog := range w.scenario.Programs {
 		w.launch(prog, &lane{name: prog.Name, host: "host-1"})
 	}
@@ -370,6 +380,9 @@ func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) er
 	w.listing.Store(false)
 	if finished && !w.worldly.Load() {
 		w.compare(same)
+	}
+	if err := w.await(w.ahead); err != nil {
+		w.problem("%v", err)
 	}
 	objects := w.Server.Objects()
 	out.end = normalized(objects, w.cfg.Ignore)
@@ -410,7 +423,7 @@ func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) er
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out.problems, out.spots, out.journal, out.refused = w.problems, w.spots, w.journal, w.refused
-	out.worldly = w.worldly.Load()
+	out.worldly, out.rest = w.worldly.Load(), w.rest
 	for i, h := range w.plan {
 		out.missed = out.missed || !w.acted[i] || !w.hit[i] && h.Place.Number > 0
 	}
@@ -437,6 +450,7 @@ func (w *World) steps() bool {
 			w.changed()
 		}
 		if st.Until == nil {
+			w.rests(st)
 			continue
 		}
 		panicked := false
@@ -461,6 +475,7 @@ func (w *World) steps() bool {
 			}
 			return false
 		}
+		w.rests(st)
 	}
 	return true
 }
