@@ -375,6 +375,9 @@ func TestASubPathOfAConfigMapOutlivesItsVersion(t *testing.T) {
 			if err != nil || len(mounts) != 2 {
 				t.Fatalf("%v, %v", mounts, err)
 			}
+			if path := mounts[0].HostPath; !strings.HasPrefix(path, filepath.Join(dir, "volumes", pinned)+"/") {
+				t.Errorf("it is pinned at %s, which is not below %s", path, dir)
+			}
 			slices.SortFunc(mounts, func(a, b Mount) int { return -strings.Compare(a.ContainerPath, b.ContainerPath) })
 			return mounts
 		}
