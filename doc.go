@@ -61,7 +61,7 @@
 // again after an outage. Each of these links is a field of its own, too, for a program with
 // other gates, an informer, or a fleet of nodes: examples/fleet sets them.
 //
-// If two processes on different hosts run this for one node, the second one reports that
+// If two processes run this for one node, also on one host, the second one reports that
 // it waits. It acts when the first one no longer renews the lease. The gates of a process
 // are closed until it holds the lease, and again if it was frozen or disconnected for too
 // long. Only the Node may be created before, because the Node must own the lease.

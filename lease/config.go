@@ -139,12 +139,18 @@ type Config struct {
 	// Process distinguishes processes that serve the same nodes with the same
 	// HolderIdentity. It is written to an annotation of the leases. A lease with
 	// another value is held by another process. A lease with the same value was
-	// written by this process before a restart, and is taken at once. So the value
-	// must stay the same over a restart, and two processes that run at the same
-	// time must have different values. A Pod of a Deployment has another host name
-	// than the Pod that it replaces. It waits until the lease of the old Pod has
-	// expired, unless OnShutdown is ShutdownExpire. At most 128 characters. Default:
-	// the name of the host.
+	// written by this process before a restart, and is taken at once. So a value that
+	// is set must stay the same over a restart, and two processes that run at the same
+	// time must have different values, or both act. At most 128 characters.
+	//
+	// Default: the name of the host, with a stricter rule, because every process of the
+	// host has it. A lease with it is taken at once only if its process has ended for
+	// certain. A second annotation has its boot ID, namespaces, pid and start time, so
+	// that a process in the same namespaces can look. When Run or Remove ends, one
+	// more write says so, without a new RenewTime, if the last renewal was accepted.
+	// In all other cases the process waits until the lease has expired, for example
+	// after a container was killed. A Pod that replaces one with another host name
+	// waits too, unless OnShutdown is ShutdownExpire.
 	Process string
 	// Duration is written to the leases. If a lease was not renewed for this time,
 	// another process may consider it expired. Whole seconds. A lease with another
@@ -209,7 +215,8 @@ type Config struct {
 type ShutdownPolicy int
 
 const (
-	// ShutdownLeave leaves the lease as it is. If the process starts again within
+	// ShutdownLeave leaves the lease to its holder. With the default Process, one write
+	// marks it as that of a process that has ended. If the process starts again within
 	// Duration, nothing notices the restart. The garbage collector deletes the lease
 	// with the Node.
 	ShutdownLeave ShutdownPolicy = iota

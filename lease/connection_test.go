@@ -123,7 +123,7 @@ func TestConnectionVanishes(t *testing.T) {
 		t.Fatal(err)
 	}
 	renewed := make(chan struct{}, 1000)
-	c, err := New(Config{
+	c, err := New(Config{Process: "host",
 		Client:           clientset.CoordinationV1(),
 		NodeName:         nodeName,
 		Owner:            ownerOf,

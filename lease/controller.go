@@ -23,6 +23,7 @@ import (
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/internal/slots"
+	"github.com/kubewright/kubewright/lease/internal/life"
 	"github.com/kubewright/kubewright/lease/internal/plan"
 )
 
@@ -40,6 +41,7 @@ type Controller struct {
 	epoch  time.Time
 	wall   func() time.Time  // the clock of RenewTime; tests step it
 	check  func(*node) error // after every event; for tests
+	life   *life.System      // tests run several processes in one
 
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
@@ -58,6 +60,7 @@ type Controller struct {
 // New returns a Controller for a valid Config. The error names every field that
 // is wrong. New sends nothing and starts nothing.
 func New(cfg Config) (*Controller, error) {
+	shared := cfg.Process == "" // every process on the host has the default
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
@@ -66,10 +69,12 @@ func New(cfg Config) (*Controller, error) {
 		rules: plan.Rules{
 			Duration: cfg.Duration, Interval: cfg.RenewInterval,
 			Process: plan.Process{Name: cfg.Process, Start: strconv.FormatUint(rand.Uint64(), 36)},
+			Shared:  shared,
 		},
 		leases:   cfg.Client.Leases(corev1.NamespaceNodeLease),
 		epoch:    time.Now(),
 		wall:     time.Now,
+		life:     life.Here(),
 		ready:    lifecycle.NewReady(cfg.Name),
 		reporter: reporter{handler: cfg.ErrorHandler, recorder: cfg.EventRecorder, process: cfg.Process},
 	}
@@ -135,6 +140,11 @@ func (c *Controller) begin() error {
 		c.stopped = true
 		c.progress.Stop()
 		return ErrNoOwner
+	}
+	if c.rules.Shared {
+		if self := c.life.Self(); self != "" {
+			c.rules.Life = plan.LifeAnnotationOf(c.rules.Process, self)
+		}
 	}
 	return nil
 }

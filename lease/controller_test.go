@@ -131,6 +131,7 @@ func bubble(t *testing.T, mutate func(*fixture, *Config), test func(*fixture)) {
 		cfg := Config{
 			Client:       f.server.Client(apitest.NodeUser(nodeName)).CoordinationV1(),
 			NodeName:     nodeName,
+			Process:      "host", // the controllers of a test are one process, or say who they are
 			Owner:        f.owners.get,
 			Hooks:        f.told.hooks(),
 			ErrorHandler: func(_ context.Context, err error, _ string) { note(&f.told, &f.told.errs)(err) },

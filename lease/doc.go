@@ -74,8 +74,9 @@
 //   - If the answer to a write is lost, the next write gets a conflict. The lease is then
 //     read, and if it has our own RenewTime, the lost write counts as a renewal.
 //   - A dead connection is noticed after 45 s, or sooner with [Config.ResetConnections].
-//   - If two processes run for one node, the second waits until the first no longer
-//     renews the lease, and reports this once. [Controller.Holds] reports whether this
+//   - If two processes run for one node, also on one machine, the second waits until the
+//     first no longer renews the lease, and reports this once. Only if [Config.Process] is
+//     set to one value in both, both act. [Controller.Holds] reports whether this
 //     process may act. If a client takes the lease without waiting, as a kubelet with the
 //     same node name does, [Hooks.Contended] is called.
 //   - If visits start late, because there are too few Workers or the client has a rate

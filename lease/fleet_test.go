@@ -68,7 +68,7 @@ func fleetBubble(t *testing.T, nodes int, mutate func(*Config), test func(*fleet
 		f := &fleet{fixture: &fixture{T: testlog.New(t), server: server}}
 		config := server.Config(apitest.User{})
 		config.Wrap(f.count)
-		cfg := Config{
+		cfg := Config{Process: "host",
 			Client:       kubernetes.NewForConfigOrDie(config).CoordinationV1(),
 			Fleet:        true,
 			Owner:        ownerOf,

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/lease/internal/life"
 	"github.com/kubewright/kubewright/lease/internal/plan"
 )
 
@@ -221,6 +222,141 @@ func TestTheLaterOfTwoStartsOfOneProcessHoldsTheLease(t *testing.T) {
 		pass(45 * time.Second)
 		if !holds(f.controller) {
 			t.Error("the first does not take the lease when the second is gone")
+		}
+	})
+}
+
+// neighbor starts a second controller with the default Process on the same host.
+func (f *fixture) neighbor(pid int, live func(pid int) bool) (c *Controller, stop func()) {
+	f.Helper()
+	cfg := f.controller.cfg
+	cfg.Process, cfg.Hooks, cfg.EventRecorder = "", Hooks{}, nil
+	c = f.new(cfg)
+	c.life = kernel(pid, live)
+	ctx, cancel := context.WithCancel(f.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	synctest.Wait()
+	return c, func() { cancel(); <-done }
+}
+
+// kernel is the kernel that a process sees, as its pid.
+func kernel(pid int, live func(pid int) bool) *life.System {
+	id := func() (string, error) { return "id", nil }
+	return &life.System{Boot: id, Namespaces: id, PID: pid, Start: func(pid int) (string, error) {
+		if !live(pid) {
+			return "another", nil // its number is used again
+		}
+		return "start", nil
+	}}
+}
+
+// shared lets a process have the default name.
+func shared(_ *fixture, cfg *Config) { cfg.Process = "" }
+
+// everyone lives.
+func everyone(int) bool { return true }
+
+// Two processes of one host have the same Process unless the program sets it. The second
+// waits, whatever it is, and the first never notices.
+func TestOfTwoProcessesOfOneHostOneHoldsTheLease(t *testing.T) {
+	bubble(t, shared, func(f *fixture) {
+		f.controller.life = kernel(1, everyone)
+		f.start()
+		pass(15 * time.Second)
+		second, stop := f.neighbor(2, everyone)
+		for range 360 {
+			pass(10 * time.Second)
+			if !holds(f.controller) || holds(second) {
+				t.Fatalf("first holds: %v, second holds: %v", holds(f.controller), holds(second))
+			}
+		}
+		err := second.Holds(f.Context(), nodeName)
+		if held, ok := errors.AsType[*NotHeldError](err); !ok || held.Process != f.controller.rules.Process.String() {
+			t.Errorf("Holds = %v, want one that tells the other from this process", err)
+		}
+		stop()
+		if !holds(f.controller) {
+			t.Error("the first lost its lease to a process that ended")
+		}
+	})
+}
+
+// A program that is started again takes its lease at once if it ended gracefully, or if
+// its end is certain. Otherwise the next process waits as for any other process.
+func TestANewProcessWaitsUntilTheEndOfTheOldOneIsCertain(t *testing.T) {
+	for name, test := range map[string]struct {
+		ends   bool // gracefully
+		live   func(pid int) bool
+		atOnce bool
+	}{
+		"it ended":      {true, everyone, true},
+		"it was killed": {false, func(pid int) bool { return pid != 1 }, true},
+		"it hangs":      {false, everyone, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cable := newCut()
+			bubble(t, func(f *fixture, cfg *Config) {
+				shared(f, cfg)
+				config := f.server.Config(apitest.NodeUser(nodeName))
+				config.Wrap(cable.wrap)
+				cfg.Client = kubernetes.NewForConfigOrDie(config).CoordinationV1()
+			}, func(f *fixture) {
+				f.controller.life = kernel(1, everyone)
+				f.start()
+				pass(15 * time.Second)
+				if test.ends {
+					writes := f.lease().Spec.RenewTime
+					f.stop()
+					if l := f.lease(); !l.Spec.RenewTime.Equal(writes) || *l.Spec.HolderIdentity != nodeName {
+						t.Errorf("the last write changed %+v", l.Spec)
+					}
+				} else {
+					cable.cut()
+				}
+				cut := time.Now()
+				cfg := f.controller.cfg
+				f.controller.cfg.Client = f.server.Client(apitest.NodeUser(nodeName)).CoordinationV1()
+				second, stop := f.neighbor(2, test.live)
+				defer stop()
+				f.controller.cfg.Client = cfg.Client
+				if holds(second) != test.atOnce {
+					t.Errorf("the second holds at once: %v, want %v", holds(second), test.atOnce)
+				}
+				for !holds(second) {
+					pass(100 * time.Millisecond)
+				}
+				if waited := time.Since(cut); !test.atOnce && (waited < 30*time.Second || waited > 41*time.Second) {
+					t.Errorf("the second waited %v, want some 40 s", waited)
+				}
+				if holds(f.controller) && !test.atOnce {
+					t.Error("both hold it")
+				}
+				if !test.ends {
+					cable.mend()
+				}
+			})
+		})
+	}
+}
+
+// A process that took the lease, and then ends because it lost a lock, gives it back.
+func TestAProcessThatEndsGivesItsLeaseBack(t *testing.T) {
+	bubble(t, shared, func(f *fixture) {
+		f.controller.life = kernel(1, everyone)
+		f.start()
+		second, stop := f.neighbor(2, everyone)
+		f.stop()
+		pass(10 * time.Second)
+		if !holds(second) {
+			t.Fatal("the second does not take the lease of the first, which ended")
+		}
+		third, stopThird := f.neighbor(3, everyone)
+		defer stopThird()
+		stop()
+		pass(10 * time.Second)
+		if !holds(third) {
+			t.Error("the third does not have the lease an interval after the end of the second")
 		}
 	})
 }

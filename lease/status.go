@@ -28,7 +28,8 @@ type Status struct {
 	// may be the one that this Controller uses.
 	Holder string
 	// Process is the Config.Process of the process that holds the lease in
-	// PhaseForeign, if that process uses this package; else empty.
+	// PhaseForeign, if that process uses this package; else empty. If it has the
+	// same default as this one, a slash and a random number of its start follow.
 	Process string
 	// Contended reports that another client keeps writing the lease.
 	Contended bool
@@ -50,10 +51,10 @@ type Status struct {
 // clock has moved on by more than that, as after a suspended machine resumes, the
 // lease does not count as held either until it is renewed.
 //
-// Another process gets the lease no sooner, provided that it uses this package and has
-// another Config.Process. A process with the same one
-// is taken for a restart: it gets the lease at once, and Holds says so at the next
-// renewal only. While the lease is contended it is not held.
+// Another process gets the lease no sooner, provided that it uses this package, and that
+// both leave Config.Process at its default or set it to different values. A process with
+// the same value that was set is taken for a restart: it gets the lease at once, and Holds
+// says so at the next renewal only. While the lease is contended it is not held.
 //
 // Holds never blocks and makes no request.
 func (c *Controller) Holds(_ context.Context, nodeName string) error {

@@ -102,7 +102,7 @@ func (c *Controller) send(ctx context.Context, nodeName string, action plan.Acti
 		answered.Lease, err = c.leases.Get(call, nodeName, metav1.GetOptions{})
 	case plan.Create:
 		answered.Lease, err = c.leases.Create(call, action.Lease, metav1.CreateOptions{FieldManager: fieldManager})
-	case plan.Update, plan.Expire:
+	case plan.Update, plan.Expire, plan.Sign:
 		answered.Lease, err = c.leases.Update(call, action.Lease, metav1.UpdateOptions{FieldManager: fieldManager})
 	case plan.Delete:
 		err = c.leases.Delete(call, nodeName, metav1.DeleteOptions{
@@ -115,6 +115,9 @@ func (c *Controller) send(ctx context.Context, nodeName string, action plan.Acti
 	ended(err)
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) { // not the end of ShutdownTimeout
 		return plan.CutOff{To: action}
+	}
+	if err == nil && action.Do == plan.Get && c.rules.Shared {
+		answered.Dead = c.life.Dead(plan.LifeOf(answered.Lease))
 	}
 	answered.Answer, answered.RetryAfter = answerOf(err, nodeName), apierr.RetryAfter(err)
 	if err != nil {
@@ -151,18 +154,22 @@ func (c *Controller) holder(nodeName string) string {
 	return nodeName
 }
 
-// farewell returns the farewell of a node, or nil if OnShutdown leaves the lease.
+// farewell returns the farewell of a node, or nil if OnShutdown leaves the lease, and the
+// next process with the name of this one takes it without a word.
 func (c *Controller) farewell() func(ctx context.Context, nodeName string, n *node) {
-	if c.cfg.OnShutdown == ShutdownLeave {
+	if c.cfg.OnShutdown == ShutdownLeave && !c.rules.Shared {
 		return nil
 	}
 	return c.release
 }
 
+// lastWrites are the last writes of a lease by the policy.
+var lastWrites = map[ShutdownPolicy]plan.Do{ShutdownLeave: plan.Sign, ShutdownDelete: plan.Delete, ShutdownExpire: plan.Expire}
+
 // release applies OnShutdown to the lease of a node that was removed, or of each node
 // when Run ends.
 func (c *Controller) release(ctx context.Context, nodeName string, n *node) {
-	c.apply(ctx, nodeName, n, plan.Leaving{NodeName: nodeName, Holder: c.holder(nodeName), Delete: c.cfg.OnShutdown == ShutdownDelete})
+	c.apply(ctx, nodeName, n, plan.Leaving{NodeName: nodeName, Holder: c.holder(nodeName), Last: lastWrites[c.cfg.OnShutdown]})
 	action := n.lease.Next(&c.rules, c.now())
 	for action.Do != plan.Finish && ctx.Err() == nil {
 		c.apply(ctx, nodeName, n, c.send(ctx, nodeName, action))

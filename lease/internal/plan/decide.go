@@ -61,10 +61,7 @@ func (l *Lease) apply(r *Rules, now Instant, event Event) error {
 		l.turn.next = l.begin(r, now, &e)
 		return nil
 	case Leaving:
-		l.turn = &turn{nodeName: e.NodeName, holder: e.Holder, last: Expire}
-		if e.Delete {
-			l.turn.last = Delete
-		}
+		l.turn = &turn{nodeName: e.NodeName, holder: e.Holder, last: e.Last}
 		l.turn.next = l.beginLast()
 		return nil
 	case Ended:
@@ -93,7 +90,7 @@ func (l *Lease) apply(r *Rules, now Instant, event Event) error {
 		case t.last != Finish:
 			t.next = l.afterLast(r, now, &e)
 		case e.Answer == OK && e.To.Do == Get:
-			t.next = l.found(r, now, e.Lease)
+			t.next = l.found(r, now, &e)
 		case e.Answer == OK:
 			t.next = l.accepted(r, now, &e)
 		default:
@@ -122,6 +119,8 @@ func (l *Lease) Next(r *Rules, now Instant) Action {
 		a.Lease = l.object(r, now)
 	case Expire:
 		a.Lease = l.expired()
+	case Sign:
+		a.Lease = l.signed(r)
 	case Delete:
 		a.Lease = &coordinationv1.Lease{}
 		a.Lease.UID, a.Lease.ResourceVersion = l.uid, l.version
@@ -281,11 +280,11 @@ func (l *Lease) checkClock(now Instant) {
 }
 
 // found decides the step after the lease was read.
-func (l *Lease) found(r *Rules, now Instant, lease *coordinationv1.Lease) Do {
-	t := l.turn
+func (l *Lease) found(r *Rules, now Instant, e *Answered) Do {
+	t, lease := l.turn, e.Lease
 	t.read, t.takeFrom = true, Party{}
 	renewTime := microseconds(lease.Spec.RenewTime)
-	if l.isForeign(r, lease) {
+	if l.isForeign(r, e) {
 		return l.foreign(r, now, lease)
 	}
 	if l.phase == Foreign {
@@ -318,7 +317,8 @@ func (l *Lease) found(r *Rules, now Instant, lease *coordinationv1.Lease) Do {
 // holder identity, or one that serves the same node under the same identity. A
 // lease that names no process is that of a kubelet, or of an earlier version of
 // this package, and a process with the same identity follows it.
-func (l *Lease) isForeign(r *Rules, lease *coordinationv1.Lease) bool {
+func (l *Lease) isForeign(r *Rules, e *Answered) bool {
+	lease := e.Lease
 	holder, by := ptr.Deref(lease.Spec.HolderIdentity, ""), processOf(lease)
 	switch {
 	case holder == "":
@@ -331,6 +331,10 @@ func (l *Lease) isForeign(r *Rules, lease *coordinationv1.Lease) bool {
 		return false // older than our own: the API server was restored from a backup
 	case by.Name != r.Process.Name:
 		return true
+	case r.Shared:
+		// Another process on the same host, or an earlier one. Time without a renewal
+		// proves nothing: one that was stopped may act when it goes on.
+		return !e.Dead && LifeOf(lease) != ended
 	}
 	// The same process was started twice. The later start goes on with the lease
 	// of the earlier one, and that one, if it is still there, yields.
@@ -419,7 +423,10 @@ func (l *Lease) failed(r *Rules, answer Answer, err error, retryAfter time.Durat
 
 // beginLast decides how the last turn begins.
 func (l *Lease) beginLast() Do {
+	failures, _ := l.Failures()
 	switch {
+	case l.turn.last == Sign && (l.known != current || failures > 0):
+		return l.leave() // a courtesy, which must not hold up the end of a process
 	case l.known == current:
 		return l.turn.last
 	case l.known == stale || l.trouble != nil && l.trouble.firstUnsure != 0:

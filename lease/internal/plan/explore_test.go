@@ -124,7 +124,7 @@ func (w *world) step() error {
 	switch w.rand.IntN(40) {
 	case 0: // the process ends, and is started again
 		if w.rand.IntN(2) == 0 {
-			if err := p.apply(Leaving{NodeName: nodeName, Holder: nodeName, Delete: w.gc && w.rand.IntN(2) == 0}); err != nil {
+			if err := p.apply(Leaving{NodeName: nodeName, Holder: nodeName, Last: map[bool]Do{true: Delete, false: Expire}[w.gc && w.rand.IntN(2) == 0]}); err != nil {
 				return err
 			}
 			if err := w.requests(p); err != nil {

@@ -113,7 +113,7 @@ type turn struct {
 	holder   string // who we are
 	owner    metav1.OwnerReference
 	ownerErr error
-	last     Do // of the last turn: Expire or Delete; else Finish
+	last     Do // of the last turn: Expire, Sign or Delete; else Finish
 
 	next Do
 

@@ -48,6 +48,7 @@ func extraOf(lease *coordinationv1.Lease) *coordinationv1.Lease {
 		Spec: lease.Spec,
 	}
 	delete(extra.Annotations, ProcessAnnotation)
+	delete(extra.Annotations, LifeAnnotation)
 	extra.Spec.HolderIdentity, extra.Spec.LeaseDurationSeconds, extra.Spec.RenewTime = nil, nil, nil
 	if len(extra.Labels) == 0 && len(extra.Annotations) == 0 && len(extra.Finalizers) == 0 &&
 		len(extra.OwnerReferences) == 0 && extra.Spec == (coordinationv1.LeaseSpec{}) {
@@ -77,10 +78,7 @@ func (l *Lease) object(r *Rules, now Instant) *coordinationv1.Lease {
 			return ref.Kind == owner.Kind && ref.APIVersion == owner.APIVersion
 		}), owner)
 	}
-	if lease.Annotations == nil {
-		lease.Annotations = make(map[string]string, 1)
-	}
-	lease.Annotations[ProcessAnnotation] = r.Process.String()
+	name(r, lease, r.Life)
 	lease.Spec.HolderIdentity = ptr.To(t.holder)
 	lease.Spec.LeaseDurationSeconds = ptr.To(int32(r.Duration / time.Second))
 	lease.Spec.RenewTime = microTime(l.nextRenewTime(now))
@@ -91,6 +89,17 @@ func (l *Lease) object(r *Rules, now Instant) *coordinationv1.Lease {
 	return lease
 }
 
+// name names this process in a lease.
+func name(r *Rules, lease *coordinationv1.Lease, life string) {
+	if lease.Annotations == nil {
+		lease.Annotations = make(map[string]string, 2)
+	}
+	lease.Annotations[ProcessAnnotation] = r.Process.String()
+	if r.Shared && life != "" {
+		lease.Annotations[LifeAnnotation] = life
+	}
+}
+
 // base returns the lease with the fields of other clients only.
 func (l *Lease) base() *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{}
@@ -99,6 +108,19 @@ func (l *Lease) base() *coordinationv1.Lease {
 	}
 	lease.Name, lease.Namespace = l.turn.nodeName, corev1.NamespaceNodeLease
 	lease.UID, lease.ResourceVersion = l.uid, l.version
+	return lease
+}
+
+// signed returns the lease as it is, but for the words that this process has ended.
+func (l *Lease) signed(r *Rules) *coordinationv1.Lease {
+	lease := l.base()
+	if l.owner.UID != "" {
+		lease.OwnerReferences = append(lease.OwnerReferences, l.owner)
+	}
+	name(r, lease, LifeAnnotationOf(r.Process, ended))
+	lease.Spec.HolderIdentity = ptr.To(l.turn.holder)
+	lease.Spec.LeaseDurationSeconds = ptr.To(int32(r.Duration / time.Second))
+	lease.Spec.RenewTime = microTime(l.renewTime)
 	return lease
 }
 

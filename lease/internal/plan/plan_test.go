@@ -84,7 +84,42 @@ func TestWhoseLeaseItIs(t *testing.T) {
 		"of a process with slashes in its name": {fresh(), stored(by("a/host/2")), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := test.state.isForeign(testRules(), test.lease); got != test.want {
+			if got := test.state.isForeign(testRules(), &Answered{Lease: test.lease}); got != test.want {
+				t.Errorf("isForeign = %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// A process with the default name may meet another one of its host.
+func TestWhoseLeaseItIsOnOneHost(t *testing.T) {
+	shared := testRules()
+	shared.Shared = true
+	living := func(life string) func(*coordinationv1.Lease) {
+		return func(l *coordinationv1.Lease) { l.Annotations[LifeAnnotation] = life }
+	}
+	for name, test := range map[string]struct {
+		state *Lease
+		lease *coordinationv1.Lease
+		dead  bool
+		want  bool
+	}{
+		"of no process":                           {fresh(), stored(), false, false},
+		"ours":                                    {renewed(), stored(by("host/2")), false, false},
+		"of an earlier start":                     {fresh(), stored(by("host/1")), false, true},
+		"of an earlier start that lives":          {fresh(), stored(by("host/1"), living("1 boot")), false, true},
+		"of an earlier start that died":           {fresh(), stored(by("host/1"), living("1 boot")), true, false},
+		"of an earlier start that ended":          {fresh(), stored(by("host/1"), living("1 ended")), false, false},
+		"of a start that left the words as found": {fresh(), stored(by("host/3"), living("1 ended")), false, true},
+		"of a later start":                        {renewed(), stored(by("host/3"), living("3 boot")), false, true},
+		"of a later start that ended":             {renewed(), stored(by("host/3"), living("3 ended")), false, false},
+		"of another process that ended":           {fresh(), stored(by("other/1"), living("1 ended")), false, true},
+		"of another process that died":            {fresh(), stored(by("other/1"), living("1 boot")), true, true},
+		"of an earlier start, before our time":    {renewed(), stored(by("host/1"), renewedAt(1)), false, false},
+		"of an earlier start that gave it up":     {fresh(), stored(by("host/1"), heldBy("")), false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := test.state.isForeign(shared, &Answered{Lease: test.lease, Dead: test.dead}); got != test.want {
 				t.Errorf("isForeign = %v, want %v", got, test.want)
 			}
 		})
@@ -163,7 +198,7 @@ func TestRenewTimeNeverGoesBackWithTheLease(t *testing.T) {
 	for _, renewTime := range []int64{4_000_000_000, 4_999_000_000} {
 		l := renewed()
 		before := l.renewTime
-		if l.found(testRules(), now(), stored(heldBy("other"), renewedAt(renewTime))); l.renewTime != max(before, renewTime) {
+		if l.found(testRules(), now(), &Answered{Lease: stored(heldBy("other"), renewedAt(renewTime))}); l.renewTime != max(before, renewTime) {
 			t.Errorf("RenewTime is %d after a foreign one of %d", l.renewTime, renewTime)
 		}
 	}

@@ -309,7 +309,7 @@ func (s *script) play(line string) []string {
 		}
 		s.apply(e)
 	case "leave":
-		s.apply(Leaving{NodeName: nodeName, Holder: nodeName, Delete: words[1] == "delete"})
+		s.apply(Leaving{NodeName: nodeName, Holder: nodeName, Last: map[bool]Do{true: Delete, false: Expire}[words[1] == "delete"]})
 	case "end":
 		s.apply(Ended{})
 		return []string{s.p.lease.phase.String()}

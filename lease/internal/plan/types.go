@@ -39,6 +39,10 @@ type Rules struct {
 	Duration, Interval time.Duration
 	// Process is this one.
 	Process Process
+	// Shared says that other processes may have the same name as Process: it is the default,
+	// the name of the host. Life is the LifeAnnotation that may prove its end, or "".
+	Shared bool
+	Life   string
 }
 
 // An Instant is now on two clocks. The monotonic one schedules. The wall clock goes
@@ -65,6 +69,26 @@ type Process struct {
 // as NAME/START.
 const ProcessAnnotation = "lease.kubewright.dev/process"
 
+// LifeAnnotation is on the leases of processes that have the default name: START LIFE. It
+// has a key of its own because earlier versions read the other annotation. These keep this
+// one as it is, so it counts only if START is that of ProcessAnnotation.
+const LifeAnnotation = "lease.kubewright.dev/life"
+
+// LifeAnnotationOf returns the annotation of a process for what it says about its life.
+func LifeAnnotationOf(p Process, life string) string { return p.Start + " " + life }
+
+// ended is the LIFE of a process that has written that it ends.
+const ended = "ended"
+
+// LifeOf returns the life of the process that a lease names, or "".
+func LifeOf(lease *coordinationv1.Lease) string {
+	start, life, _ := strings.Cut(lease.Annotations[LifeAnnotation], " ")
+	if start == "" || start != processOf(lease).Start {
+		return ""
+	}
+	return life
+}
+
 // String returns NAME/START, as in ProcessAnnotation.
 func (p Process) String() string { return p.Name + "/" + p.Start }
 
@@ -82,7 +106,8 @@ func processOf(lease *coordinationv1.Lease) Process {
 type Party struct {
 	// Holder is the holder identity.
 	Holder string
-	// Process is the Config.Process of that process, if the lease names it.
+	// Process is the Config.Process of that process, if the lease names it. If both have the
+	// default, it is NAME/START, which tells the other one from us.
 	Process string
 }
 
@@ -100,6 +125,9 @@ func partyOf(r *Rules, lease *coordinationv1.Lease) Party {
 	holder, by := ptr.Deref(lease.Spec.HolderIdentity, ""), processOf(lease)
 	if by == r.Process {
 		return Party{Holder: holder}
+	}
+	if r.Shared && by.Name == r.Process.Name {
+		return Party{Holder: holder, Process: by.String()}
 	}
 	return Party{Holder: holder, Process: by.Name}
 }
@@ -124,8 +152,8 @@ type Asked struct {
 type Leaving struct {
 	// NodeName is the node, and Holder who we are.
 	NodeName, Holder string
-	// Delete says to delete it; else it expires.
-	Delete bool
+	// Last is the last write: Expire, Sign or Delete.
+	Last Do
 }
 
 // Answered is the answer to the request of an action.
@@ -134,6 +162,8 @@ type Answered struct {
 	To Action
 	// Lease is the lease as the API server has it; with OK only.
 	Lease *coordinationv1.Lease
+	// Dead says that the process that Lease names is known to have died.
+	Dead bool
 	// Answer is the kind of answer, and Err the error; nil with OK only.
 	Answer Answer
 	Err    error
@@ -197,13 +227,15 @@ const (
 	Update
 	// Expire updates it so that no other process waits for us.
 	Expire
+	// Sign updates it to say that this process has ended.
+	Sign
 	// Delete deletes it, on condition that UID and version are those of Action.Lease.
 	Delete
 )
 
 // String returns the verb of the request.
 func (d Do) String() string {
-	return [...]string{"finish", "GET", "POST", "PUT", "expire", "DELETE"}[d]
+	return [...]string{"finish", "GET", "POST", "PUT", "expire", "sign", "DELETE"}[d]
 }
 
 func (d Do) isWrite() bool { return d != Finish && d != Get }
