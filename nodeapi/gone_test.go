@@ -314,3 +314,58 @@ func TestAForwardThatThePodDoesNotReadEndsAlone(t *testing.T) {
 	_ = full.Close()
 	sending.Wait()
 }
+
+// TestTheBaselineComesBackAfterHostileClients one after the other: what one of them leaves
+// would add up.
+func TestTheBaselineComesBackAfterHostileClients(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux shows that they are gone")
+	}
+	b, started, ended := unreadBackend()
+	r := start(t, b, nil)
+	r.setPods(append(largePods(100, 100<<10), testPod())...)
+	r.quickly()
+	idle := insecureClient(nil)
+	defer idle.CloseIdleConnections()
+	r.do("GET", "/healthz", "admin", idle) // starts what stays
+	before := runtime.NumGoroutine()
+	for name, connect := range unreadClients(r, started) {
+		_ = connect().Close()
+		await(t, "the end of "+name, ended)
+	}
+	for range 20 {
+		conns := []net.Conn{r.ask("/pods"), r.ask("/runningpods/"), r.connect(), r.rawSPDY(execPath, "v4.channel.k8s.io"), r.rawSPDY(forwardPath, "portforward.k8s.io")}
+		for _, conn := range conns {
+			_ = beneath(conn).Close()
+		}
+	}
+	awaitStacks(t, "the goroutines to end", func(s []byte) bool {
+		return nothingLeft(s) && r.streams.count() == 0 && len(r.plain) == 0 && runtime.NumGoroutine() <= before+1 // the test's own
+	})
+}
+
+// TestAFollowerThatStopsReadingSlowsNoOther: each has a reader and a backlog of its own.
+func TestAFollowerThatStopsReadingSlowsNoOther(t *testing.T) {
+	const followers, most = 10, 32 << 20
+	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) {
+		return io.NopCloser(io.LimitReader(&pattern{}, most)), nil
+	}}, func(cfg *Config) { cfg.Pods = nil })
+	for range followers / 2 {
+		r.ask("/containerLogs/default/web/main?follow=true")
+	}
+	awaitStacks(t, "those that do not read", func(s []byte) bool {
+		return bytes.Count(s, []byte("nodeapi.(*response).send(")) == followers/2
+	})
+	var readers sync.WaitGroup
+	for range followers / 2 {
+		readers.Go(func() {
+			if code, body := r.get("/containerLogs/default/web/main?follow=true"); code != 200 || len(body) != most {
+				t.Errorf("%d, %d bytes", code, len(body))
+			}
+		})
+	}
+	readers.Wait()
+	if n := r.streams.count(); n < followers/2 {
+		t.Errorf("%d streams are open", n)
+	}
+}
