@@ -84,7 +84,7 @@ func (i *intake) onUpdate(obj any) {
 	}
 	t, at := i.pods.pods[pod.UID], i.pods.moment()
 	if t == nil {
-		t = i.pods.add(RefOf(pod), core.New(&i.pods.rules, at.Since, i.pods.tick(), i.records.claim(pod.UID, at.Since)))
+		t = i.pods.add(RefOf(pod), core.New(&i.pods.rules, at.Since, i.pods.tick(), i.records.claim(pod.UID, pod, at.Since)))
 		i.supersede(t, at)
 	}
 	news := i.pods.apply(t, at, core.Seen{Seq: i.pods.tick(), Version: v})

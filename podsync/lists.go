@@ -165,7 +165,7 @@ func (l *lister) apply(at core.Moment, begin uint64, st *State, fp uint64) {
 		if l.foreign(st) {
 			return
 		}
-		t = l.pods.add(st.Ref, core.NewOrphan(&l.pods.rules, at.Since, l.pods.tick(), l.records.claim(st.UID, at.Since), st.NodeName))
+		t = l.pods.add(st.Ref, core.NewOrphan(&l.pods.rules, at.Since, l.pods.tick(), l.records.claim(st.UID, nil, at.Since), st.NodeName))
 		l.reports.join(t, at) // it may be newer than the List
 	}
 	if st.UID == "" && !t.MayBe(begin) {

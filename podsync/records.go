@@ -79,9 +79,9 @@ func (r *records) close() {
 	}
 }
 
-// claim returns what the Checkpoint has of a pod that is added to the table. The lock of the
-// table must be held.
-func (r *records) claim(uid types.UID, now instant) (saved core.Saved) {
+// claim returns what the Checkpoint has of a pod that is added to the table; nil if the API has not
+// shown it. The lock of the table must be held.
+func (r *records) claim(uid types.UID, pod *corev1.Pod, now instant) (saved core.Saved) {
 	rec, ok := r.unclaimed[uid]
 	if !ok {
 		return saved
@@ -90,6 +90,9 @@ func (r *records) claim(uid types.UID, now instant) (saved core.Saved) {
 	saved.Exists, saved.End = true, rec.End
 	if rec.Pod != nil {
 		saved.Generation = rec.Pod.Generation
+		if pod != nil && !core.Stands(rec.Pod, pod) {
+			saved.Generation = core.NoGeneration
+		}
 	}
 	if rec.LostSince != nil {
 		saved.Lost, saved.LostSince = true, now-max(time.Since(*rec.LostSince), 1)
@@ -205,7 +208,7 @@ func (r *records) goOffline(ctx context.Context) {
 		if rec.Pod == nil || r.pods.pods[uid] != nil {
 			continue
 		}
-		t := r.pods.add(RefOf(rec.Pod), core.New(&r.pods.rules, at.Since, r.pods.tick(), r.claim(uid, at.Since)))
+		t := r.pods.add(RefOf(rec.Pod), core.New(&r.pods.rules, at.Since, r.pods.tick(), r.claim(uid, rec.Pod, at.Since)))
 		r.pods.apply(t, at, core.Recorded{Pod: rec.Pod})
 		r.reports.join(t, at)
 		r.pods.markDirty(t)

@@ -110,7 +110,7 @@ func (m *merger) setCondition(c corev1.PodCondition) {
 	}
 	old := &m.next.Conditions[at]
 	c.LastProbeTime = old.LastProbeTime
-	c.ObservedGeneration = max(c.ObservedGeneration, old.ObservedGeneration)
+	c.ObservedGeneration = max(c.ObservedGeneration, m.observedGeneration(old.ObservedGeneration))
 	switch {
 	case old.Status == c.Status:
 		c.LastTransitionTime = old.LastTransitionTime

@@ -24,7 +24,7 @@ func Next(pod *corev1.Pod, u Update) (corev1.PodStatus, field.ErrorList) {
 
 	// Everything that isn't ours passes through as it is stored.
 	m.next = *pod.Status.DeepCopy()
-	m.next.ObservedGeneration = max(m.next.ObservedGeneration, u.Generation)
+	m.next.ObservedGeneration = m.observedGeneration(m.next.ObservedGeneration)
 
 	m.addresses()
 	m.containers()
@@ -39,6 +39,15 @@ func Next(pod *corev1.Pod, u Update) (corev1.PodStatus, field.ErrorList) {
 	m.phase()
 	m.conditions()
 	return m.next, m.problems
+}
+
+// observedGeneration returns the generation to store in the place of stored. It does not go back,
+// except behind one that the pod does not have: the API server was restored from a backup.
+func (m *merger) observedGeneration(stored int64) int64 {
+	if m.pod.Generation > 0 && stored > m.pod.Generation {
+		stored = 0
+	}
+	return max(stored, m.u.Generation)
 }
 
 // phase decides phase, reason and message, which belong together.

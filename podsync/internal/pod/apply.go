@@ -17,6 +17,7 @@ import (
 func New(rules *Rules, now Instant, seq uint64, saved Saved) State {
 	t := State{rules: rules}
 	t.api.since, t.provider.born, t.provider.saved, t.write.news.statusSeq = now, seq, saved, 1
+	t.provider.disputed = saved.Exists && saved.Generation == NoGeneration
 	return t
 }
 

@@ -54,10 +54,16 @@ func (t *State) callReturned(at Moment, ev Returned) (news News) {
 		default:
 			news.Lost = t.absent(at, c.seq, true) // a report since then is newer
 		}
+	case ev.Result == Refused && c.Op != Stop && c.Op != Release && !t.stands(c):
+		// It is about a spec that the API does not have: the call is repeated with the newest.
+		t.call.failures, t.call.err = 0, nil
 	case ev.Result == Refused && c.Op == Update:
 		// It would be refused again. The pod keeps running unchanged.
 		t.call.failures, t.call.err = 0, ev.Err
 		t.provider.refused = &refusal{generation: c.Pod.Generation, answer: ev.Err.Error()}
+		if c.Pod.Generation == 0 {
+			t.provider.acceptedPod = c.Pod // there is no number by which to know it
+		}
 		t.write.news.statusSeq++
 	case ev.Result == Refused && (c.Op == Start || c.Op == Admit || c.Op == Annotate):
 		t.call.err = ev.Err
@@ -87,10 +93,10 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 	st := ev.Report
 	switch c.Op {
 	case Admit:
-		t.provider.admitted = true
+		t.provider.admitted = t.stands(c)
 		return
 	case Save:
-		t.provider.saved = Saved{Exists: true, Generation: c.Pod.Generation, Lost: c.LostSince != 0, End: c.End}
+		t.provider.saved = Saved{Exists: true, Generation: t.savedGeneration(c), Lost: c.LostSince != 0, End: c.End}
 		return
 	case Remove:
 		t.provider.saved = Saved{}
@@ -103,9 +109,13 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 		t.becomeForgotten()
 		return
 	case Start, Update:
-		t.provider.generation = max(t.provider.generation, c.Pod.Generation)
+		if t.stands(c) {
+			t.provider.generation, t.provider.disputed = max(t.provider.generation, c.Pod.Generation), false
+		} else {
+			t.dispute()
+		}
 		if ev.Saved {
-			t.provider.saved = Saved{Exists: true, Generation: c.Pod.Generation}
+			t.provider.saved = Saved{Exists: true, Generation: t.savedGeneration(c)}
 		}
 		if !t.Stopped() {
 			t.becomeRunning()
@@ -134,6 +144,14 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 	if c.Op == Stop && !t.Stopped() {
 		t.stopAccepted(now, c)
 	}
+}
+
+// savedGeneration returns the generation of the record that a call has made.
+func (t *State) savedGeneration(c *Call) int64 {
+	if !t.stands(c) {
+		return NoGeneration
+	}
+	return c.Pod.Generation
 }
 
 // stopAccepted records that the provider is stopping the pod.

@@ -161,10 +161,9 @@ func (t *State) classify(at Moment) (lost bool) {
 		t.provider.admitted = true
 		if !t.Stopped() {
 			t.becomeRunning()
-			if t.provider.generation == 0 {
-				t.provider.generation = t.Pod().Status.ObservedGeneration
+			if t.provider.generation == 0 && !t.provider.disputed {
+				t.accept(t.Pod().Status.ObservedGeneration)
 			}
-			t.limitAccepted()
 			if t.rules.UpdateMetadata && t.provider.acceptedPod == nil && t.Pod().Generation > 0 {
 				t.provider.acceptedPod = t.Pod() // what changed before is not known
 			}
@@ -234,7 +233,7 @@ func (t *State) reset(now Instant) {
 		t.keepReport(t.provider.status, t.end)
 	}
 	p := &t.provider
-	*p = providerState{born: p.born, nodeName: p.nodeName, admitted: p.admitted, kept: p.kept, saved: p.saved}
+	*p = providerState{born: p.born, nodeName: p.nodeName, admitted: p.admitted, disputed: p.disputed, kept: p.kept, saved: p.saved}
 	t.call = callState{inflight: t.call.inflight}
 	t.write = writeState{inflight: t.write.inflight, news: newsState{statusSeq: t.write.news.statusSeq + 1, storedSeq: t.write.news.storedSeq}}
 	if e := t.end; pod != nil && e != nil && e.reason == StopEvicted {

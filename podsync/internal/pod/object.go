@@ -24,7 +24,7 @@ func (t *State) setPod(now Instant, next *Version) bool {
 		if Older(next.ResourceVersion(), before.ResourceVersion()) && !t.rewound(next) {
 			return false
 		}
-		if before.ResourceVersion() == next.ResourceVersion() {
+		if before.ResourceVersion() == next.ResourceVersion() && Stands(before.Open(), next.Open()) {
 			*before = *next // the same version from the other source: keep the informer's
 			return false
 		}
@@ -34,14 +34,13 @@ func (t *State) setPod(now Instant, next *Version) bool {
 		old = before.Open()
 	}
 	pod := next.Open()
-	if old != nil && older(pod, old) {
-		// The provider may run a generation that no longer exists.
-		if t.provider.generation > pod.Generation {
-			t.provider.generation = 0
-		}
-		t.provider.refused = nil
-	}
 	t.api.pod, t.api.node, t.api.deleting = next, pod.Spec.NodeName, pod.DeletionTimestamp != nil
+	switch {
+	case old != nil && !Stands(old, pod):
+		t.dispute()
+	case t.provider.generation > pod.Generation:
+		t.dispute() // it was reported before the pod was seen
+	}
 	if t.write.read != readNothing {
 		t.write.read, t.write.retryAt = readNothing, 0
 	}
@@ -145,6 +144,7 @@ func mutableChanged(a, b *corev1.PodSpec) bool {
 	}
 	return images(a.Containers, b.Containers) || images(a.InitContainers, b.InitContainers) ||
 		!equality.Semantic.DeepEqual(a.EphemeralContainers, b.EphemeralContainers) ||
+		!equality.Semantic.DeepEqual(a.Resources, b.Resources) ||
 		!equality.Semantic.DeepEqual(a.ActiveDeadlineSeconds, b.ActiveDeadlineSeconds) ||
 		!equality.Semantic.DeepEqual(a.Tolerations, b.Tolerations)
 }

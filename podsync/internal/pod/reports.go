@@ -18,8 +18,7 @@ func (t *State) take(now Instant, st *Report) {
 	if st.Generation > 0 && (!t.running() || !t.rules.Updates) {
 		// It counts until Start has succeeded; from then on only the results of
 		// Update do, if the provider has it.
-		t.provider.generation = st.Generation
-		t.limitAccepted()
+		t.accept(st.Generation)
 	}
 	if t.final() || equality.Semantic.DeepEqual(&st.Status, &corev1.PodStatus{}) {
 		return // too late, or no opinion

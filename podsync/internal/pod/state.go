@@ -125,7 +125,8 @@ type providerState struct {
 	annotations map[string]string // that were reported last, and of which the API lacks unsaved
 	unsaved     []string          // the keys of annotations that the API does not have yet
 
-	generation     int64       // the generation that the provider has accepted
+	generation     int64       // the generation that the provider has accepted; 0 if unknown
+	disputed       bool        // it may run a generation of before a restore, so status.observedGeneration proves nothing
 	saysGeneration bool        // the last report has a generation
 	resources      uint64      // the fingerprint of the resources of the accepted spec; 0 if unknown
 	refused        *refusal    // the last answer of Update; nil: it was no refusal
@@ -137,10 +138,13 @@ type Saved struct {
 	Exists     bool    // it has a record
 	Unsure     bool    // it may have a record: Save was called and did not succeed
 	Lost       bool    // it says that the loss of the pod is not believed yet
-	Generation int64   // of the saved pod
+	Generation int64   // of the saved pod; NoGeneration: of none that the API has
 	LostSince  Instant // of the process before; 0: none
 	End        *End    // it says that the pod ends; nil: it does not
 }
+
+// NoGeneration is the generation of a record whose pod the API does not have.
+const NoGeneration = -1
 
 // mayExist reports whether the checkpoint has, or may have, a record of the pod.
 func (s *Saved) mayExist() bool { return s.Exists || s.Unsure }
@@ -588,10 +592,30 @@ func (t *State) unapplied() bool {
 	return t.running() && !t.rules.Updates && t.end == nil && t.provider.saysGeneration && t.provider.generation < t.Pod().Generation
 }
 
-// limitAccepted lowers a generation that the pod never had, because no update would
-// be newer than it.
-func (t *State) limitAccepted() {
-	if t.api.pod != nil {
-		t.provider.generation = min(t.provider.generation, t.Pod().Generation)
+// Stands reports whether the content that a version of a pod had can still be that of its
+// generation, now that pod is the newest version. A generation names content only within one
+// history: an API server that was restored from a backup gives it to another content.
+func Stands(version, pod *corev1.Pod) bool {
+	return version.Generation < pod.Generation ||
+		version.Generation == pod.Generation && (pod.Generation == 0 || !mutableChanged(&version.Spec, &pod.Spec))
+}
+
+// stands is Stands for the argument of a call, and the newest version.
+func (t *State) stands(c *Call) bool { return c.Pod == nil || Stands(c.Pod, t.Pod()) }
+
+// dispute records that the provider may run a spec that the API does not have, whatever the
+// numbers say. Update is called again, and the record is written again.
+func (t *State) dispute() {
+	p := &t.provider
+	p.generation, p.disputed, p.refused, p.saved.Generation = 0, true, nil, NoGeneration
+}
+
+// accept records that the provider has accepted a generation, or says so. It can't have one that
+// the pod never had.
+func (t *State) accept(generation int64) {
+	if t.api.pod != nil && generation > t.Pod().Generation {
+		t.dispute()
+		return
 	}
+	t.provider.generation = generation
 }
