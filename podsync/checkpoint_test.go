@@ -497,6 +497,23 @@ func TestARemoveThatHangsHoldsUpNoList(t *testing.T) {
 	})
 }
 
+// A Start that has failed is repeated, whatever the Checkpoint says: it is not saved.
+func TestAStartThatHasFailedIsNotSaved(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := w.checkpointed()
+		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Err: errors.New("no image"), Times: 1})
+		pod := w.bind(newPod("a"))
+		pass(200 * time.Millisecond)
+		saved, _ := r.Load(t.Context())
+		if stage := w.stage(pod.UID); stage != podsync.StageStarting.String() || len(saved) > 0 {
+			t.Errorf("stage %s, %d records", stage, len(saved))
+		}
+		pass(time.Minute)
+		w.expectPhase("a", corev1.PodRunning)
+		w.expectCalls("start a", "start a")
+	})
+}
+
 // A record has the pod as it was at Start. What the API has of it counts: when it started, and how
 // often its containers have.
 func TestAStartOfflineKeepsTheHistory(t *testing.T) {

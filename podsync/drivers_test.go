@@ -102,6 +102,34 @@ func TestARivalIsReportedOnce(t *testing.T) {
 	}
 }
 
+// A report of a pod that is not seen yet waits for it, also if the table has an earlier pod of its
+// name. One without a UID is about a pod that the table has, or else waits.
+func TestWhichReportsWaitForTheirPod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		known []Ref
+		ref   Ref
+		want  types.UID // of the report that waits
+	}{
+		"nothing is known":                    {nil, Ref{UID: "u", Namespace: "ns", Name: "a"}, "u"},
+		"an earlier pod of its name is known": {[]Ref{{UID: "v", Namespace: "ns", Name: "a"}}, Ref{UID: "u", Namespace: "ns", Name: "a"}, "u"},
+		"it is known":                         {[]Ref{{UID: "u", Namespace: "ns", Name: "a"}}, Ref{UID: "u", Namespace: "ns", Name: "a"}, ""},
+		"without a UID":                       {nil, Ref{Namespace: "ns", Name: "a"}, "ns/a"},
+		"without a UID, and it is known":      {[]Ref{{UID: "v", Namespace: "ns", Name: "a"}}, Ref{Namespace: "ns", Name: "a"}, ""},
+	} {
+		c, err := New(Config{Client: silent{}, Provider: empty{}, NodeName: "n"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ref := range tc.known {
+			c.pods.add(ref, core.New(&c.pods.rules, 1, 1, core.Saved{}))
+		}
+		c.Report(State{Ref: tc.ref})
+		if _, waits := c.reports.early[tc.want]; waits != (tc.want != "") || len(c.reports.early) > 1 {
+			t.Errorf("%s: %+v", name, c.reports.early)
+		}
+	}
+}
+
 // What the errors of a provider mean.
 func TestResultsOfCalls(t *testing.T) {
 	notFound := fmt.Errorf("of my own: %w", ErrNotFound)

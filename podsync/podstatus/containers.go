@@ -96,6 +96,9 @@ func (m *merger) container(k kind, c *corev1.Container, at place, old *corev1.Co
 			cs.State, cs.LastTerminationState = corev1.ContainerState{Terminated: end}, corev1.ContainerState{}
 		}
 	}
+	if old != nil && Forgets(&cs, old) {
+		cs.State = *old.State.DeepCopy()
+	}
 	if old != nil && old.State.Terminated != nil && cs.State.Terminated == nil {
 		if m.u.Stopped && old.State.Terminated.Reason == ReasonContainerStatusUnknown && cs.RestartCount <= old.RestartCount {
 			// The end that settle gave this run.
@@ -135,6 +138,20 @@ func (m *merger) container(k kind, c *corev1.Container, at place, old *corev1.Co
 	readiness(&cs, k, c)
 	m.containerDetails(at, k, c, &cs)
 	return cs
+}
+
+// Forgets reports whether next, a later status of the same container, does not know how the run
+// ended whose end before has: a runtime forgets containers that an administrator removes. An end
+// that was seen is final.
+func Forgets(next, before *corev1.ContainerStatus) bool {
+	return next.RestartCount <= before.RestartCount && forgetsEnd(next.State.Terminated, before.State.Terminated)
+}
+
+// forgetsEnd reports whether next is the unknown end of a run of which known is the end.
+func forgetsEnd(next, known *corev1.ContainerStateTerminated) bool {
+	return next != nil && known != nil && next.Reason == ReasonContainerStatusUnknown && known.Reason != ReasonContainerStatusUnknown &&
+		(next.ContainerID == "" || known.ContainerID == "" || next.ContainerID == known.ContainerID) &&
+		(next.StartedAt.IsZero() || known.StartedAt.IsZero() || next.StartedAt.Unix() == known.StartedAt.Unix())
 }
 
 // containerResources fills in the resources that the report leaves out: those of the
@@ -198,12 +215,12 @@ func inherit(cs, old *corev1.ContainerStatus) {
 	same := cs.RestartCount == old.RestartCount
 
 	// The end of the run before says why a container restarts.
-	if cs.LastTerminationState.Terminated == nil {
-		if restarted || (ended != nil && !same) {
-			cs.LastTerminationState.Terminated = ended.DeepCopy()
-		} else {
-			cs.LastTerminationState.Terminated = old.LastTerminationState.Terminated.DeepCopy()
-		}
+	last := old.LastTerminationState.Terminated
+	if restarted || ended != nil && !same {
+		last = ended
+	}
+	if reported := cs.LastTerminationState.Terminated; reported == nil || cs.RestartCount <= old.RestartCount+1 && forgetsEnd(reported, last) {
+		cs.LastTerminationState.Terminated = last.DeepCopy()
 	}
 	switch state := &cs.State; {
 	case state.Terminated != nil && state.Terminated.StartedAt.IsZero():

@@ -51,7 +51,8 @@ func MayBeRunning(status *corev1.PodStatus) bool {
 // Phase returns the phase that the container statuses add up to, as long as the pod
 // was not reported as stopped:
 //
-//   - Failed when an init container failed and isn't restarted.
+//   - Failed when an init container failed and isn't restarted, unless a regular container
+//     has started since, which proves that the init containers had completed.
 //   - Pending until every regular container has been started once. That proves
 //     that the init containers had completed and the sidecars had started, even
 //     if the runtime has forgotten them or runs them again.
@@ -138,6 +139,7 @@ type tally struct {
 func tallyOf(spec *corev1.PodSpec, status *corev1.PodStatus) tally {
 	var t tally
 	all := restartsAll(spec, status)
+	initialized := false // a regular container has started since the init containers began
 	for i := range spec.Containers {
 		c := &spec.Containers[i]
 		cs := find(status.ContainerStatuses, c.Name)
@@ -146,6 +148,8 @@ func tallyOf(spec *corev1.PodSpec, status *corev1.PodStatus) tally {
 			continue
 		}
 		end := lastEnd(cs)
+		initialized = initialized || cs.State.Running != nil ||
+			cs.State.Terminated != nil && cs.State.Terminated.Reason != ReasonRestartingAllContainers
 		switch {
 		case end != nil:
 			t.ended++
@@ -170,7 +174,7 @@ func tallyOf(spec *corev1.PodSpec, status *corev1.PodStatus) tally {
 		case cs == nil:
 		case !IsSidecar(c):
 			end := lastEnd(cs)
-			t.initFailed = t.initFailed || end != nil && end.ExitCode != 0 &&
+			t.initFailed = t.initFailed || end != nil && end.ExitCode != 0 && !initialized &&
 				!all && end.Reason != ReasonRestartingAllContainers && !ShouldRestart(spec, c, end.ExitCode)
 		case cs.State.Running != nil && cs.State.Terminated == nil:
 			t.sidecarsRunning++

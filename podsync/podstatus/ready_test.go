@@ -184,6 +184,7 @@ func TestConditionOwnership(t *testing.T) {
 // conditions written here, and never falls.
 func TestObservedGeneration(t *testing.T) {
 	pod := testPod("Always c1")
+	pod.Generation = 4
 	pod.Status.Conditions = []corev1.PodCondition{{Type: "PodScheduled", Status: "True"}}
 	report := testStatus("c1=ready")
 	for _, step := range []struct{ generation, want int64 }{{1, 1}, {3, 3}, {2, 3}, {0, 3}, {4, 4}} {

@@ -56,7 +56,7 @@ type Update struct {
 
 	// Generation is the metadata.generation of the spec that the provider has
 	// accepted. It is written as observedGeneration of the status and of the
-	// conditions written here, and never lowers the stored one. Zero
+	// conditions written here, and never lowers the stored one, except one that the pod does not have. Zero
 	// leaves them.
 	Generation int64
 
@@ -75,6 +75,10 @@ type Failure struct {
 	// (KEP-3329), for example corev1.PodReasonTerminationByKubelet, by which a
 	// Job distinguishes an eviction from a failure of its own. Empty adds none.
 	DisruptionReason string
+	// Unstarted says that nothing of the pod was started, as far as is known: it was
+	// rejected. If no status shows otherwise, it has no container statuses, like a pod that
+	// a kubelet rejects, because there is no exit code of a container that never ran.
+	Unstarted bool
 }
 
 // merger holds one call of Next.

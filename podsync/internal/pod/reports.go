@@ -227,8 +227,8 @@ func (t *State) endedBy(report *corev1.PodStatus) bool {
 	})
 }
 
-// addMissing returns list with the containers of other that it lacks, or has
-// without a state; with endsOnly those that have ended.
+// addMissing returns list with the containers of other that it lacks, has
+// without a state, or of which it has forgotten the end; with endsOnly those that have ended.
 func addMissing(list, other []corev1.ContainerStatus, endsOnly bool) []corev1.ContainerStatus {
 	out, copied := list, false
 	for i := range other {
@@ -236,7 +236,7 @@ func addMissing(list, other []corev1.ContainerStatus, endsOnly bool) []corev1.Co
 			continue
 		}
 		at := slices.IndexFunc(list, func(cs corev1.ContainerStatus) bool { return cs.Name == other[i].Name })
-		if at >= 0 && list[at].State != (corev1.ContainerState{}) {
+		if at >= 0 && list[at].State != (corev1.ContainerState{}) && !podstatus.Forgets(&list[at], &other[i]) {
 			continue
 		}
 		if !copied {

@@ -1,0 +1,64 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+)
+
+// The API server is restored from a backup while a call is under way. The result of the call is
+// about a generation that no longer exists, so the next one of the same number is handed over.
+func TestARestoreDuringACall(t *testing.T) {
+	for name, tc := range map[string]struct {
+		op   podsync.Op
+		fail error // what the call that is under way returns
+	}{
+		"Update":            {podsync.OpUpdate, nil},
+		"Update is refused": {podsync.OpUpdate, podsync.Reject("Bad", "no such image")},
+		"Start":             {podsync.OpStart, nil},
+		"Start is rejected": {podsync.OpStart, podsync.Reject("Bad", "no such image")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				w.run()
+				image := func(tag string) {
+					apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "registry.example/app:" + tag })
+				}
+				if tc.op == podsync.OpStart {
+					w.backend.Inject(podsynctest.Fault{Op: tc.op, Err: errors.New("busy"), Times: 1})
+				}
+				w.bind(newPod("a"))
+				pass(500 * time.Millisecond)
+				restore := w.server.Backup()
+				w.backend.Inject(podsynctest.Fault{Op: tc.op, Delay: 20 * time.Second, Err: tc.fail, Times: 1})
+				image("2")
+				pass(5 * time.Second)
+				restore()
+				pass(5 * time.Minute)
+				for _, tag := range []string{"1", "3"} {
+					if tag == "3" {
+						image(tag)
+						pass(5 * time.Minute)
+					}
+					p := w.expectPhase("a", corev1.PodRunning)
+					calls := w.backend.Calls(podsync.OpUpdate)
+					if p.Status.ObservedGeneration != p.Generation {
+						t.Errorf("image %s: observed generation %d of %d", tag, p.Status.ObservedGeneration, p.Generation)
+					}
+					if n := map[string]int{"1": 1, "3": 2}[tag]; len(calls) < n && tc.fail == nil || tag == "3" && len(calls) == 0 {
+						t.Errorf("image %s: Update was called %d times", tag, len(calls))
+					}
+				}
+			})
+		})
+	}
+}
