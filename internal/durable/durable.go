@@ -49,6 +49,8 @@ type FS interface {
 	Mkdir(name string) error
 	// ReadFile returns at most limit bytes of a regular file.
 	ReadFile(name string, limit int) ([]byte, error)
+	// AppendFile appends at most limit bytes of a regular file to buf.
+	AppendFile(buf []byte, name string, limit int) ([]byte, error)
 	// ReadDir returns the names in a directory.
 	ReadDir(name string) ([]string, error)
 	// WriteFile creates or truncates a file with mode 0600, and writes and

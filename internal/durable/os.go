@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/kubewright/kubewright/internal/dirlock"
@@ -102,6 +103,10 @@ func (o *osFS) openFile(name string, flag int) (*os.File, error) {
 }
 
 func (o *osFS) ReadFile(name string, limit int) ([]byte, error) {
+	return o.AppendFile(nil, name, limit)
+}
+
+func (o *osFS) AppendFile(buf []byte, name string, limit int) ([]byte, error) {
 	f, err := o.openFile(name, os.O_RDONLY)
 	if err != nil {
 		return nil, err
@@ -111,7 +116,7 @@ func (o *osFS) ReadFile(name string, limit int) ([]byte, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	// The file may grow meanwhile, or have a size of 0 although it has data.
-	data := bytes.NewBuffer(make([]byte, 0, min(int64(limit), info.Size()+bytes.MinRead)))
+	data := bytes.NewBuffer(slices.Grow(buf, int(min(int64(limit), info.Size()))+bytes.MinRead))
 	_, err = data.ReadFrom(io.LimitReader(f, int64(limit)))
 	return data.Bytes(), errors.Join(err, f.Close())
 }

@@ -40,6 +40,8 @@ type disk struct {
 	mu  sync.Mutex
 	fs  durable.FS
 	log *journal.Log // as of the last call
+	// buffer is for the next read: each call compares the file with log.
+	buffer []byte
 	// replace is set if the next record must be written with the whole file: the
 	// file is not there, or what a failed write left of it is not known.
 	replace bool
@@ -76,7 +78,7 @@ func (d *disk) transact(ctx context.Context, f func(*journal.Log) error) (err er
 
 // read updates d.log. What can't be read is not written over.
 func (d *disk) read() error {
-	data, err := d.fs.ReadFile(journalFile, maxJournal+1)
+	data, err := d.fs.AppendFile(d.buffer[:0], journalFile, maxJournal+1)
 	if errors.Is(err, fs.ErrNotExist) {
 		d.log, d.replace = journal.New(d.driver), true
 		return nil
@@ -88,8 +90,10 @@ func (d *disk) read() error {
 		return fmt.Errorf("%s has more than %d bytes", journalFile, maxJournal)
 	}
 	if d.log.Is(data) {
+		d.buffer = data
 		return nil
 	}
+	d.buffer = nil // the log keeps data
 	log, err := journal.Parse(d.driver, data)
 	if err != nil {
 		return err

@@ -270,6 +270,11 @@ func (m *FS) Mkdir(name string) error {
 
 // ReadFile implements durable.FS.
 func (m *FS) ReadFile(name string, limit int) ([]byte, error) {
+	return m.AppendFile([]byte{}, name, limit)
+}
+
+// AppendFile implements durable.FS.
+func (m *FS) AppendFile(buf []byte, name string, limit int) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.unreadable[name]; err != nil {
@@ -279,7 +284,7 @@ func (m *FS) ReadFile(name string, limit int) ([]byte, error) {
 	if node == nil || node.dir {
 		return nil, missing("open", name)
 	}
-	return bytes.Clone(node.data[:min(limit, len(node.data))]), nil
+	return append(buf, node.data[:min(limit, len(node.data))]...), nil
 }
 
 // ReadDir implements durable.FS.
