@@ -40,8 +40,8 @@ type TermStarted struct {
 	// Transitions is leaseTransitions of the Lease.
 	Transitions int32
 	// Vacant is the duration of the fail-over: the time since a leader was last observed to
-	// claim, renew or give away the lease. It is 0 if this candidate has observed none of
-	// these, because it started later, or because there was no leader.
+	// claim, renew or give away the lease, or since this candidate has led. It is 0 if the
+	// candidate has observed no leader, for example because it started later.
 	Vacant time.Duration
 }
 

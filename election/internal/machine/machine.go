@@ -487,19 +487,20 @@ func (m *Machine) observe(now Instant, l *coordinationv1.Lease, deleted bool, fr
 
 // accept is observe for a Lease that is certainly the stored one.
 func (m *Machine) accept(now Instant, l *coordinationv1.Lease, from source) {
-	before, known := spec.HolderOf(m.lease), m.known
-	if known && m.showsLeader(l) {
-		m.led = now.Mono
-	}
+	last, known := m.lease, m.known
+	before, to := spec.HolderOf(last), spec.HolderOf(l)
 	m.settled = m.settled || l != nil
 	m.assignable = m.registry.assigns() && m.phase == Standby
 	if m.see(now.Mono, l, from) {
+		if m.holds() || known && from != unrelated && m.showsLeader(last, l, to) {
+			m.led = now.Mono
+		}
 		m.draw = m.Random()
 		if m.heldByAnother() {
 			m.conflicts = 0 // another process is alive and caused them
 		}
 	}
-	if to := spec.HolderOf(l); to != before || !known && to != "" {
+	if to != before || !known && to != "" {
 		m.tell(LeaderChanged{From: before, To: to})
 	}
 	if m.holds() {
@@ -512,21 +513,21 @@ func (m *Machine) accept(now Instant, l *coordinationv1.Lease, from source) {
 	m.registry.observed(now.Mono)
 }
 
-// showsLeader reports whether l, which follows the observed Lease, shows that a leader was
+// showsLeader reports whether the Lease, which was last before, shows that a leader was
 // alive. A claim of this candidate does not: it may be observed before its answer, or
 // without one, and its term begins with the answer. Neither does an assignment.
-func (m *Machine) showsLeader(l *coordinationv1.Lease) bool {
+func (m *Machine) showsLeader(last, l *coordinationv1.Lease, holder string) bool {
 	switch {
-	case l == nil || spec.PulseOf(l).Renewed == spec.PulseOf(m.lease).Renewed:
-		return false // it was deleted or edited
-	case handedOver(m.lease, l):
-		return true
-	case spec.HolderOf(l) == m.ID:
-		return m.term != nil
+	case l == nil:
+		return false
+	case holder == m.ID: // its claim removes the mark of a hand-over
+		return m.term != nil || l.Annotations[handoverAnnotation] != ""
+	case holder == "":
+		return isReleased(l)
 	case m.Coordinated && begun(l) && !isMarked(l):
 		return false
 	}
-	return spec.HolderOf(l) != ""
+	return spec.PulseOf(last).Renewed != spec.PulseOf(l).Renewed // else it was edited
 }
 
 // answered updates m after a request.
