@@ -108,7 +108,8 @@ func (s *Server) edited(t *store.Table, obj runtime.Object, old *store.Item) *st
 }
 
 // Delete removes an object of type T immediately, without grace period and
-// finalizers, and reports whether it existed.
+// finalizers, and reports whether it existed. So it is not what kubectl delete does: a test of
+// finalizers must delete with a client of Server.Client.
 func Delete[T runtime.Object](s *Server, namespace, name string) bool {
 	k, _ := s.core.KindOf(newOf[T]())
 	s.core.Store.Begin()

@@ -106,6 +106,15 @@
 //   - in ResourceClaims: the requests, and the feature gates of fields of the status
 //   - the size of custom resources in etcd
 //
+// It also lacks these, so a client finds less than on a real server:
+//
+//   - the ServiceAccount default and the ConfigMap kube-root-ca.crt of a new namespace, and the
+//     conditions of a namespace that is terminating
+//   - short names and categories in discovery, also of custom resources; aggregated discovery
+//     is answered with 406 if the client accepts nothing else; OpenAPI with 404
+//   - warnings about deprecated fields; only those about deprecated versions are sent
+//   - lists and watches from before the server was made, which get 410
+//
 // It answers logs, exec, attach, port-forward and proxy with 404, and server-side apply of a
 // Scale with 415. The Node authorizer refuses PersistentVolumes, VolumeAttachments, the
 // status of PersistentVolumeClaims and secrets of storage systems, which a kubelet may use.
