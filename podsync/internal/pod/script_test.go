@@ -363,6 +363,10 @@ func (w *script) answer(words []string) string {
 		w.edit([]string{"phase=Running"})
 		w.apply(Seen{Seq: w.tick(), Version: Cached(w.server.DeepCopy())})
 		return w.apply(Stored{Pod: pod, Same: true})
+	case "late": // the informer is faster than the answer
+		pod := w.stored()
+		w.apply(Seen{Seq: w.tick(), Version: Cached(w.server.DeepCopy())})
+		return w.apply(Stored{Pod: pod, Same: true})
 	case "equal":
 		return w.apply(Stored{})
 	case "lost": // the answer is lost

@@ -29,14 +29,18 @@ func (t *State) statusStored(now Instant, c *Call, resp *corev1.Pod, same bool) 
 		t.answer(now, resp)
 	}
 	t.write.news.storedSeq = c.want
+	ours := t.Pod().ResourceVersion == resp.ResourceVersion
+	if ours && same {
+		t.write.news.contestedAt = 0 // the informer may have shown this version before
+	}
 	if t.write.news.statusSeq != c.want {
 		return
 	}
 	switch {
-	case t.Pod().ResourceVersion == resp.ResourceVersion && same:
-		t.write.news.overwritten, t.write.news.contestedAt, t.provider.lost, t.provider.withdrawn = false, 0, nil, nil
+	case ours && same:
+		t.write.news.overwritten, t.provider.lost, t.provider.withdrawn = false, nil, nil
 		t.setMirror() // from here on the object is its own report
-	case t.Pod().ResourceVersion == resp.ResourceVersion && resp.ResourceVersion == c.Pod.ResourceVersion:
+	case ours && resp.ResourceVersion == c.Pod.ResourceVersion:
 		t.write.news.overwritten, t.write.news.contestedAt, t.provider.lost, t.provider.withdrawn = false, 0, nil, nil // the server drops fields: a feature gate is off
 	}
 	if c.Over && podstatus.IsTerminal(t.Pod().Status.Phase) { // which may be newer than resp
