@@ -78,7 +78,7 @@ func TestAStaleCacheIsNoEvidence(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.Relist = 10 * time.Second
 		informer := w.informer("app=mine", nil)
-		w.cfg.Informer = informer
+		w.cfg.Informer, w.cfg.Fleet = informer, true
 		for i := range 4 {
 			w.backend.Plant(w.bind(newPod(fmt.Sprint("p", i))))
 		}
