@@ -107,16 +107,17 @@ func TestNodeInAManager(t *testing.T) {
 	}
 	<-arrived
 	stop()
-	exampletest.Eventually(t, s, "nodestatus to end", func() bool {
-		code, _ := status(t, probes, "/healthz/nodestatus")
-		return code == http.StatusInternalServerError
-	})
-	if code, body := status(t, probes, "/healthz/lease"); code != http.StatusOK {
-		t.Errorf("the lease has ended before the last status was written: %s", body)
+	for _, part := range []string{"lease", "nodestatus"} { // podsync ends first
+		if code, body := status(t, probes, "/healthz/"+part); code != http.StatusOK {
+			t.Errorf("%s has ended before the last status was written: %s", part, body)
+		}
 	}
 	close(release)
 	if err := <-ended; err != nil {
 		t.Errorf("the manager ended with %v", err)
+	}
+	if n := len(s.Requests(apitest.Match{Verb: "delete", Resource: "pods", Func: func(r apitest.Request) bool { return r.Code == http.StatusOK }})); n != 2 {
+		t.Errorf("%d deletions of the pod, want the test's and the one of podsync, which comes after the last status", n)
 	}
 	exampletest.NothingRefused(t, s)
 }
