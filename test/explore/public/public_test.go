@@ -29,12 +29,14 @@ type bug struct {
 	always        bool   // it is in each exploration; others depend on jitter
 }
 
-// run explores a controller. All findings must be those of bugs.
-func run(t *testing.T, short bool, bugs []bug, scenario func(w *explore.World) explore.Scenario) {
+// run explores a controller. All findings must be those of bugs. once names the kinds of
+// objects that the controller makes, and need not make again.
+func run(t *testing.T, short bool, once []string, bugs []bug, scenario func(w *explore.World) explore.Scenario) {
 	cfg := explore.Config{
 		// Users who delete and re-create what controllers have made break the invariants of
 		// these scenarios themselves.
 		Faults: slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool { return f.Name == "delete" || f.Name == "recreate" }),
+		Once:   once,
 		Ignore: []string{"ResourceSlice.spec.pool.generation", "ResourceSlice.spec.devices"},
 	}
 	if short {

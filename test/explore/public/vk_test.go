@@ -17,7 +17,7 @@ import (
 )
 
 func TestVirtualKubelet(t *testing.T) {
-	run(t, testing.Short(), []bug{
+	run(t, testing.Short(), nil, []bug{
 		{"stale ", "was not reached within", true},
 	}, func(w *explore.World) explore.Scenario {
 		b := newBackend()
