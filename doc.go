@@ -69,7 +69,7 @@
 // The other controllers are connected in the same way. If several replicas should share
 // a node, a function that runs it becomes the Lead of an election.Config. The Owner of a
 // resourceslice.Config calls OwnerReference of the nodestatus.Controller. The
-// NodeCondition of a configcheckpoint.Controller is one of the Setters of nodestatus.
+// NodeCondition of package configcheckpoint/kube is one of the Setters of nodestatus.
 // The examples directory has programs to copy, and examples/composetest shows how to
 // test a composition in virtual time.
 package kubewright
