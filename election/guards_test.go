@@ -28,24 +28,26 @@ import (
 func TestATermEndsExactlyAtItsDeadline(t *testing.T) {
 	inRig(t, func(r *rig) {
 		c := newClock()
-		var cause error
+		var causes chan error
 		begin := func() *term {
-			cause = nil
+			ended := make(chan error, 1)
+			causes = ended
 			tm := &term{clock: c, drain: time.Second, deadline: c.now().Mono + 10}
-			tm.start(func() error { return nil }, func(err error) { cause = err }, func(error) {})
+			tm.start(func() error { return nil }, func(err error) { ended <- err }, func(error) {})
 			r.Cleanup(tm.finish)
 			return tm
 		}
 		tm := begin()
 		r.sleep(9)
-		if now := c.now().Mono; cause != nil || !tm.extend(now, machine.Instant{}, now+11) {
+		if now := c.now().Mono; len(causes) != 0 || !tm.extend(now, machine.Instant{}, now+11) {
 			t.Error("expired before its deadline")
 		}
 		r.sleep(10)
-		if cause != nil {
+		if len(causes) != 0 {
 			t.Error("expired before the deadline to which it was extended")
 		}
 		r.sleep(1)
+		cause := <-causes
 		if now := c.now().Mono; !errors.Is(cause, ErrExpired) || tm.extend(now-1, machine.Instant{}, now+10) {
 			t.Errorf("ended with %v, or extended after it expired", cause)
 		}

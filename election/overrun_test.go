@@ -6,7 +6,9 @@ package election
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,24 +17,62 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// overruns collects the calls of OnOverrun.
+// overruns collects the calls of OnOverrun, beside the time at which the work was cancelled.
 type overruns struct {
-	errs []error
-	at   time.Time
+	mu        sync.Mutex
+	errs      []error
+	last      time.Time
+	cancelled time.Time
 }
 
 func (o *overruns) add(cfg *Config) {
-	cfg.OnOverrun = func(err error) { o.errs, o.at = append(o.errs, err), time.Now() }
+	cfg.OnOverrun = func(err error) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.errs, o.last = append(o.errs, err), time.Now()
+	}
 }
 
-// stubborn returns work that ignores its context for a while.
-func stubborn(d time.Duration, cancelled *time.Time) LeadFunc {
-	return func(ctx context.Context, _ Term) error {
-		<-ctx.Done()
-		*cancelled = time.Now()
-		time.Sleep(d)
-		return nil
+// stubborn lets the work ignore the end of its context for a while.
+func (o *overruns) stubborn(d time.Duration) func(*Config) {
+	return func(cfg *Config) {
+		cfg.Lead = func(ctx context.Context, _ Term) error {
+			<-ctx.Done()
+			o.mu.Lock()
+			o.cancelled = time.Now()
+			o.mu.Unlock()
+			time.Sleep(d)
+			return nil
+		}
 	}
+}
+
+// calls returns the errors that OnOverrun was called with.
+func (o *overruns) calls() []error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.errs)
+}
+
+// at returns the time of the last call.
+func (o *overruns) at() time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.last
+}
+
+// after returns the time between the end of the context and the last call.
+func (o *overruns) after() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.last.Sub(o.cancelled)
+}
+
+// silent tells whether the context has ended longer than Drain ago and nothing was said.
+func (o *overruns) silent() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.errs) == 0 && !o.cancelled.IsZero() && time.Since(o.cancelled) > DefaultDrain
 }
 
 // The leader is cut off, and its work ignores the end of the context: the function is
@@ -40,21 +80,20 @@ func stubborn(d time.Duration, cancelled *time.Time) LeadFunc {
 func TestWorkThatOutlivesTheLeaseIsReported(t *testing.T) {
 	inRig(t, func(r *rig) {
 		var over overruns
-		var cancelled time.Time
-		log := r.logged("a", 0, over.add, func(cfg *Config) { cfg.Lead = stubborn(time.Minute, &cancelled) })
+		log := r.logged("a", 0, over.add, over.stubborn(time.Minute))
 		r.sleep(time.Minute)
 		b := r.start("b")
 		r.sleep(time.Second)
 		defer r.isolate(apitest.Match{User: "a"})()
 		for !b.IsLeader() {
-			if len(over.errs) == 0 && !cancelled.IsZero() && time.Since(cancelled) > DefaultDrain {
-				t.Fatalf("nothing was said %v after the end of the context", time.Since(cancelled))
+			if over.silent() {
+				t.Fatal("nothing was said when Drain was over")
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
 		r.sleep(2 * time.Minute)
-		if len(over.errs) != 1 || !errors.Is(over.errs[0], ErrExpired) || over.at.Sub(cancelled) != DefaultDrain {
-			t.Errorf("%v, %v after the end of the context", over.errs, over.at.Sub(cancelled))
+		if errs := over.calls(); len(errs) != 1 || !errors.Is(errs[0], ErrExpired) || over.after() != DefaultDrain {
+			t.Errorf("%v, %v after the end of the context", errs, over.after())
 		}
 		if n := strings.Count(log(), "The work has outlived the lease"); n != 1 {
 			t.Errorf("%d lines in the log:\n%s", n, log())
@@ -66,13 +105,12 @@ func TestWorkThatOutlivesTheLeaseIsReported(t *testing.T) {
 func TestWorkThatOutlivesALeaseThatWasTakenIsReported(t *testing.T) {
 	inRig(t, func(r *rig) {
 		var over overruns
-		var cancelled time.Time
-		r.start("a", over.add, func(cfg *Config) { cfg.Lead = stubborn(time.Minute, &cancelled) })
+		r.start("a", over.add, over.stubborn(time.Minute))
 		r.sleep(time.Minute)
 		r.edit(func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = "x" })
 		r.sleep(2 * time.Minute)
-		if len(over.errs) != 1 || !errors.Is(over.errs[0], ErrLost) || over.at.Sub(cancelled) != DefaultDrain {
-			t.Errorf("%v, %v after the end of the context", over.errs, over.at.Sub(cancelled))
+		if errs := over.calls(); len(errs) != 1 || !errors.Is(errs[0], ErrLost) || over.after() != DefaultDrain {
+			t.Errorf("%v, %v after the end of the context", errs, over.after())
 		}
 	})
 }
@@ -82,17 +120,16 @@ func TestWorkThatOutlivesALeaseThatWasTakenIsReported(t *testing.T) {
 func TestWorkThatKeepsTheLeaseIsNoOverrun(t *testing.T) {
 	inRig(t, func(r *rig) {
 		var over overruns
-		var cancelled time.Time
-		a := r.start("a", over.add, func(cfg *Config) { cfg.Lead = stubborn(5*time.Minute, &cancelled) })
+		a := r.start("a", over.add, over.stubborn(5*time.Minute))
 		r.sleep(time.Minute)
 		a.stop()
-		b := r.start("b", over.add, func(cfg *Config) { cfg.Lead = stubborn(DefaultDrain-time.Millisecond, &cancelled) })
+		b := r.start("b", over.add, over.stubborn(DefaultDrain-time.Millisecond))
 		r.sleep(time.Minute)
 		heal := b.isolate()
 		r.sleep(time.Minute)
 		heal()
-		if len(over.errs) != 0 {
-			t.Errorf("%v", over.errs)
+		if errs := over.calls(); len(errs) != 0 {
+			t.Errorf("%v", errs)
 		}
 	})
 }
@@ -112,16 +149,15 @@ func TestAnOverrunIsReportedWhateverHangs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inRig(t, func(r *rig) {
 				var over overruns
-				var cancelled time.Time
-				a := r.start("a", over.add, func(cfg *Config) { cfg.Lead = stubborn(90*time.Second, &cancelled) })
+				a := r.start("a", over.add, over.stubborn(90*time.Second))
 				r.sleep(time.Minute)
 				began := time.Now()
 				hang(a)
 				r.sleep(50 * time.Second)
-				if len(over.errs) != 1 || !errors.Is(over.errs[0], ErrExpired) {
-					t.Fatalf("%v", over.errs)
+				if errs := over.calls(); len(errs) != 1 || !errors.Is(errs[0], ErrExpired) {
+					t.Fatalf("%v", errs)
 				}
-				if after := over.at.Sub(began); after > 30*time.Second+DefaultRenewDeadline+DefaultDrain {
+				if after := over.at().Sub(began); after > 30*time.Second+DefaultRenewDeadline+DefaultDrain {
 					t.Errorf("only after %v", after)
 				}
 				r.sleep(2 * time.Hour)

@@ -5,6 +5,7 @@ package podsync_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +21,7 @@ import (
 // it returns the status that it has read from there.
 type selfWriter struct {
 	podsync.Provider
-	read map[string]corev1.PodStatus
+	read sync.Map // of the name of a pod: its corev1.PodStatus
 }
 
 func (p *selfWriter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
@@ -31,7 +32,8 @@ func (p *selfWriter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State,
 func (p *selfWriter) List(ctx context.Context) ([]podsync.State, error) {
 	states, err := p.Provider.List(ctx)
 	for i := range states {
-		states[i].Status = p.read[states[i].Name]
+		status, _ := p.read.Load(states[i].Name)
+		states[i].Status, _ = status.(corev1.PodStatus)
 	}
 	return states, err
 }
@@ -40,7 +42,7 @@ func (p *selfWriter) List(ctx context.Context) ([]podsync.State, error) {
 // provider said before.
 func TestAProviderThatWritesTheStatusItself(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		p := &selfWriter{read: map[string]corev1.PodStatus{}}
+		p := &selfWriter{}
 		w.wrap = func(inner *podsynctest.Provider) podsync.Provider { p.Provider = simple(inner); return p }
 		w.run()
 		w.bind(newPod("a"))
@@ -55,7 +57,7 @@ func TestAProviderThatWritesTheStatusItself(t *testing.T) {
 		if !isReady(w.pod("a")) {
 			t.Error("overwritten by an older view")
 		}
-		p.read["a"] = written.Status
+		p.read.Store("a", written.Status)
 		pass(time.Minute)
 		apitest.Edit(w.server, "default", "a", func(pod *corev1.Pod) { pod.Labels = map[string]string{"l": "1"} })
 		pass(time.Hour)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,11 +86,12 @@ func TestTripOfALease(t *testing.T) {
 
 func TestTripOfANodesStatus(t *testing.T) {
 	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
-		version := "1"
+		var version atomic.Value
+		version.Store("1")
 		c, err := nodestatus.New(nodestatus.Config{
 			Client: s.Client(apitest.User{}).CoreV1(), NodeName: nodeName,
 			Setters: []nodestatus.Setter{func(_ context.Context, n *corev1.Node) error {
-				n.Labels = map[string]string{"version": version}
+				n.Labels = map[string]string{"version": version.Load().(string)}
 				return nil
 			}},
 		})
@@ -98,7 +100,7 @@ func TestTripOfANodesStatus(t *testing.T) {
 		}
 		running(t, t.Context(), c.Run, func() {
 			record.Walk(t, "nodestatus-change", "nodestatus", func() {
-				version = "2"
+				version.Store("2")
 				pass(10 * time.Second)
 			})
 			if got := apitest.Get[*corev1.Node](s, "", nodeName).Labels["version"]; got != "2" {
