@@ -177,8 +177,11 @@ func (d *decider) elect(strategy spec.Strategy, vacant bool) (Decision, *candida
 	case d.unread():
 		return Decision{Do: Look, Why: "the holder is silent"}, nil
 	case d.waits(best):
-		if other := d.unasked(strategy); other != nil {
+		if other := d.unasked(strategy, best); other != nil {
 			return Decision{Do: Ping, Why: "a better candidate has not answered"}, other
+		}
+		if other := d.standIn(strategy, best); other != nil {
+			return Decision{Do: Assign, Strategy: strategy.Name(), Why: "the better candidate may be the one that has left"}, other
 		}
 		return Decision{}, nil
 	case !d.fresh(best) && !d.prepared(best):
@@ -246,22 +249,45 @@ func (d *decider) best(strategy spec.Strategy, incumbent string, lastResort func
 // unasked returns a candidate to ping in addition to the best one, nil for none. At
 // first only the best candidate is pinged, which is usually enough. After one has not
 // answered, all others are pinged at once, so that all dead ones are detected
-// together.
-func (d *decider) unasked(strategy spec.Strategy) (next *candidate) {
-	silent := false
+// together. If nobody knows who left, the second-best is pinged beside the best.
+func (d *decider) unasked(strategy spec.Strategy, best *candidate) (next *candidate) {
+	silent, second := false, d.leftUnseen()
 	for _, c := range d.candidates {
 		switch {
-		case !d.takesPart(c) || !strategy.Eligible(c.Peer):
+		case c == best || !d.takesPart(c) || !strategy.Eligible(c.Peer):
 		case c.late(d.now, d.Rules):
 			silent = silent || d.now.Before(c.pinged.Add(2*d.AckTimeout))
-		case d.may(c) && !d.waits(c) && !d.fresh(c) && (next == nil || spec.Compare(strategy, c.Peer, next.Peer, d.Holder()) < 0):
+		case !d.may(c):
+		case d.waits(c) || d.fresh(c):
+			second = false // was pinged
+		case next == nil || spec.Compare(strategy, c.Peer, next.Peer, d.Holder()) < 0:
 			next = c
 		}
 	}
-	if !silent {
+	if !silent && !second {
 		return nil
 	}
 	return next
+}
+
+// leftUnseen reports whether the Lease was vacant when it was first observed, so that
+// nobody knows which candidate has left.
+func (d *decider) leftUnseen() bool { return d.lease != nil && d.Holder() == "" && d.left == "" }
+
+// standIn returns the candidate to assign the Lease to, although the best one has a ping
+// to answer: nil for none. A candidate that leaves gives the Lease away first, and its
+// LeaseCandidate may stay for a while. If it has left unseen, it does not hold up the
+// others for all of AckTimeout, but for five times less, which is long for an answer. A
+// better candidate that is only slow is offered the Lease later.
+func (d *decider) standIn(strategy spec.Strategy, best *candidate) *candidate {
+	if !d.leftUnseen() || !d.at(best.pinged.Add(d.AckTimeout/5)) {
+		return nil
+	}
+	second := d.best(strategy, "", func(c *candidate) bool { return d.waits(c) || d.lastResort(c) })
+	if d.waits(second) || !d.fresh(second) {
+		return nil
+	}
+	return second
 }
 
 // may reports whether a candidate may be chosen: it has no late ping, and requests

@@ -26,6 +26,7 @@ var update = flag.Bool("update", false, "rewrite the decisions in testdata")
 // is a comment. An empty line begins another story.
 //
 //	NAME renews [N]       a candidate of version 1.N.0 renews or creates its LeaseCandidate
+//	NAME listed [N]       it is seen for the first time, and is not new
 //	NAME gone             its LeaseCandidate was deleted
 //	lease FIELD=VALUE…    another client writes the Lease: holder, prefers, duration; renew
 //	lease gone            it was deleted
@@ -175,7 +176,7 @@ func (p *player) play(words []string) []string {
 	}
 	c.Version, c.RenewTime = strconv.Itoa(p.version), max(p.time().UnixMicro(), c.PingTime)
 	p.objects[words[0]] = c
-	return p.tell(CandidateSeen{Candidate: c, Fresh: !known})
+	return p.tell(CandidateSeen{Candidate: c, Fresh: !known && words[1] != "listed"})
 }
 
 // micros returns a new renewTime.
