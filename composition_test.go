@@ -172,22 +172,34 @@ func (c *composed) lastBefore(t time.Time) (last time.Time) {
 }
 
 // The garbage collector deletes the lease of a Node that was deleted. The Node would be
-// missed only with its next write, after minutes.
+// missed only with its next write, after minutes. The lease, whose owner is gone, would be
+// created and collected in the meantime.
 func TestTheNodeIsMissedWithItsLease(t *testing.T) {
-	composeBlind(t, func(c *composed) {
-		c.pass(time.Minute)
-		apitest.Delete[*corev1.Node](c.server, "", "n1")
-		c.server.CollectGarbage()
-		c.pass(15 * time.Second)
-		select {
-		case <-c.done:
-		default:
-			t.Fatal("the program runs without its Node")
-		}
-		if !errors.Is(c.err, nodestatus.ErrNodeDeleted) || !strings.HasPrefix(c.err.Error(), "kubewright: nodestatus: ") {
-			t.Errorf("%v", c.err)
-		}
-	})
+	for offset := time.Duration(0); offset < 10*time.Second; offset += 2 * time.Second {
+		composeBlind(t, func(c *composed) {
+			c.pass(time.Minute + offset)
+			deleted := time.Now()
+			apitest.Delete[*corev1.Node](c.server, "", "n1")
+			c.server.CollectGarbage()
+			c.pass(15 * time.Second)
+			select {
+			case <-c.done:
+			default:
+				t.Fatal("the program runs without its Node")
+			}
+			if !errors.Is(c.err, nodestatus.ErrNodeDeleted) || !strings.HasPrefix(c.err.Error(), "kubewright: nodestatus: ") {
+				t.Errorf("%v", c.err)
+			}
+			missed := c.after(deleted, onLease)
+			if len(missed) == 0 {
+				t.Fatal("the lease was not missed")
+			}
+			c.soon("the Node is read", c.after(deleted.Add(missed[0]), nodeGets))
+			if made := c.after(deleted, apitest.Match{Resource: "leases", Verb: "create"}); len(made) > 0 {
+				t.Errorf("the lease of a Node that is gone is created after %v", made)
+			}
+		})
+	}
 }
 
 // At the end podsync stops first, then the Node is written, and the lease is renewed until
