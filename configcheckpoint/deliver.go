@@ -22,7 +22,8 @@ func (l *loop[T]) deliver(ctx context.Context) time.Duration {
 	c, p := l.c, *l.payload
 	var ref Ref
 	if !p.Unassign {
-		ref = Ref{Digest: DigestOf(p.Data), Name: rollout.Tidy(p.Name, rollout.MaxName), Version: rollout.Tidy(p.Version, rollout.MaxVersion), Size: len(p.Data), Time: time.Now()}
+		ref = p.ref()
+		ref.Time = time.Now()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

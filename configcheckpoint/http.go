@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/internal/backoff"
 )
 
@@ -24,6 +25,8 @@ const DefaultHTTPInterval = time.Minute
 const (
 	// maxRetryAfter bounds the time for which a server may ask the source to wait.
 	maxRetryAfter = time.Hour
+	// maxTag bounds the entity tag that is sent back, in bytes, because servers bound headers.
+	maxTag = 1024
 	// httpFullInterval is the time after which HTTP asks without the entity tag: a server
 	// that was restored may give a tag that it gave before to another content.
 	httpFullInterval = time.Hour
@@ -36,7 +39,7 @@ const (
 //
 // Only a complete body with status 200 is a payload. If its answer has an entity tag (ETag,
 // RFC 9110), the next requests have it in If-None-Match, so that an unchanged configuration
-// costs an answer without a body. Once an hour a request goes without it.
+// costs an answer without a body. A tag of more than 1024 bytes is not sent. Once an hour a request goes without it.
 //
 // Status 404 and 410 yield ErrSourceNotFound, a body of more than MaxPayloadSize bytes
 // yields ErrTooLarge, and everything else, such as an empty body or one with a content
@@ -82,7 +85,8 @@ func (s httpSource) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
 		failures := 0
 		for ctx.Err() == nil {
 			tag := last.Version
-			if time.Since(full) >= httpFullInterval {
+			// A tag that no header can have would make the request fail.
+			if time.Since(full) >= httpFullInterval || rollout.Tidy(tag, maxTag) != tag {
 				tag = ""
 			}
 			p, wait, err := s.get(ctx, tag)

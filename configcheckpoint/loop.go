@@ -184,7 +184,7 @@ func (l *loop[T]) onDelivery(ctx context.Context, d delivery) {
 	c := l.c
 	info := Delivered{Err: d.err}
 	if d.err == nil && !d.payload.Unassign {
-		info.Ref = Ref{Digest: DigestOf(d.payload.Data), Name: d.payload.Name, Version: d.payload.Version, Size: len(d.payload.Data)}
+		info.Ref = d.payload.ref()
 	}
 	c.mu.Lock()
 	c.state.source = d.err

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -235,6 +236,119 @@ func TestNoWayOut(t *testing.T) {
 				t.Errorf("%s for %s: outside was changed to %q, %v", name, victim, data, err)
 			}
 		}
+	}
+}
+
+// TestLinksRacedIntoTheStore: another process puts links, FIFOs and directories in the place
+// of each file of the store, and takes them away, while payloads are delivered and processes
+// start. Nothing outside is changed, nothing hangs, and the node goes on afterwards.
+func TestLinksRacedIntoTheStore(t *testing.T) {
+	parent := t.TempDir()
+	dir, outside := filepath.Join(parent, "store"), filepath.Join(parent, "outside")
+	if err := os.MkdirAll(filepath.Join(outside, "dir"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(outside, "file"), []byte("theirs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, dir)
+	p.must(p.deliver("A"))
+	p.dies()
+	plants := []func(path string) error{
+		func(path string) error { return os.Symlink(filepath.Join(outside, "file"), path) },
+		func(path string) error { return os.Symlink("../outside/file", path) },
+		func(path string) error { return os.Symlink(filepath.Join(outside, "dir"), path) },
+		func(path string) error { return os.Symlink(slotstore.SlotB, path) },
+		func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		func(path string) error { return os.Mkdir(path, 0o700) },
+	}
+	stop := make(chan struct{})
+	var racing sync.WaitGroup
+	planted := 0
+	racing.Go(func() {
+		kept := filepath.Join(outside, "kept")
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			next := fmt.Sprintf("payload %d", i%10)
+			victims := []string{slotstore.SlotA, slotstore.SlotB, slotstore.NoteFile, slotstore.PayloadDir, slotstore.PayloadPath(ref(next).Digest), slotstore.PayloadPath(ref(next).Digest) + ".tmp"}
+			victim := filepath.Join(dir, victims[i%len(victims)])
+			// A name that the process has taken in the meantime is left to it.
+			_ = os.Rename(victim, kept)
+			if plants[i/len(victims)%len(plants)](victim) == nil {
+				planted++
+			}
+			if info, err := os.Lstat(victim); err == nil && !info.Mode().IsRegular() && victim != filepath.Join(dir, slotstore.PayloadDir) {
+				_ = os.RemoveAll(victim)
+			} else if err == nil && !info.IsDir() {
+				_ = os.Remove(victim)
+			}
+			_ = os.Rename(kept, victim)
+			_ = os.RemoveAll(kept)
+		}
+	})
+	for i := range 200 {
+		p, err := startIn(t, dir)
+		if err != nil {
+			if errors.Is(err, ErrPermissions) {
+				continue
+			}
+			t.Fatal(err)
+		}
+		_ = p.deliver(fmt.Sprintf("payload %d", i%10))
+		p.dies()
+	}
+	close(stop)
+	racing.Wait()
+	if planted < 200 {
+		t.Errorf("%d planted", planted)
+	}
+	left, err := os.ReadDir(filepath.Join(outside, "dir"))
+	data, err2 := os.ReadFile(filepath.Join(outside, "file"))
+	if err := errors.Join(err, err2); err != nil || len(left) > 0 || string(data) != "theirs" {
+		t.Errorf("outside: %v, %q, %v", left, data, err)
+	}
+	p = start(t, dir)
+	p.must(p.deliver("last"))
+	p.dies()
+	p = start(t, dir)
+	p.is("last", ReasonTrial)
+	p.dies()
+}
+
+// TestManyForeignFiles: a directory of payloads with 100,000 other names, and payloads that
+// nothing refers to, costs one look at each.
+func TestManyForeignFiles(t *testing.T) {
+	files := 100_000
+	if testing.Short() {
+		files = 5_000
+	}
+	dir := filepath.Join(t.TempDir(), "store")
+	p := start(t, dir)
+	p.must(p.deliver("A"))
+	for i := range files {
+		name := fmt.Sprintf("name %d", i)
+		if i%2 == 0 {
+			name = DigestOf([]byte(name)).String()
+		}
+		if err := os.Symlink("nowhere", filepath.Join(dir, slotstore.PayloadDir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.dies()
+	p = start(t, dir)
+	p.is("A", ReasonTrial)
+	p.must(p.deliver("B"))
+	p.dies()
+	p = start(t, dir)
+	p.is("B", ReasonTrial)
+	p.dies()
+	left, err := os.ReadDir(filepath.Join(dir, slotstore.PayloadDir))
+	if err != nil || len(left) != files/2+2 {
+		t.Errorf("%d files are left, %v", len(left), err)
 	}
 }
 

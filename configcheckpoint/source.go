@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"iter"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 )
 
 // MaxPayloadSize is the size limit of a payload in bytes, as for a ConfigMap.
@@ -49,6 +51,11 @@ func (p Payload) check() error {
 		return errors.New("configcheckpoint: the source yielded a payload with Data and with Unassign")
 	}
 	return nil
+}
+
+// ref names p, which does not unassign. Its Time is zero.
+func (p Payload) ref() Ref {
+	return Ref{Digest: DigestOf(p.Data), Name: rollout.Tidy(p.Name, rollout.MaxName), Version: rollout.Tidy(p.Version, rollout.MaxVersion), Size: len(p.Data)}
 }
 
 // A Source yields the wanted payload when it is first known and after each

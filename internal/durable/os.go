@@ -89,17 +89,43 @@ func (o *osFS) checkOwners(root *os.Root) error {
 
 func (o *osFS) Mkdir(name string) error { return o.root.Mkdir(name, 0o700) }
 
-// openFile opens a regular file. Without the check, opening a FIFO in its place
-// would block.
+// openFile opens a regular file, and with O_CREATE one that is not there.
 func (o *osFS) openFile(name string, flag int) (*os.File, error) {
 	info, err := o.root.Lstat(name)
 	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return nil, err
-	case err == nil && !info.Mode().IsRegular():
-		return nil, &fs.PathError{Op: "open", Path: name, Err: ErrNotRegular}
+	case err == nil:
+		return o.openSeen(name, flag, info)
+	case errors.Is(err, fs.ErrNotExist):
+		return o.openSeen(name, flag, nil)
 	}
-	return o.root.OpenFile(name, flag, 0o600)
+	return nil, err
+}
+
+// openSeen opens the regular file that Lstat has seen; nil is none. Another process may
+// have put a link or a FIFO in its place in the meantime: openSeen does not block on it, and
+// never returns the target of a link to be written.
+func (o *osFS) openSeen(name string, flag int, seen fs.FileInfo) (*os.File, error) {
+	notRegular := &fs.PathError{Op: "open", Path: name, Err: ErrNotRegular}
+	switch {
+	case seen == nil && flag&os.O_CREATE != 0:
+		flag |= os.O_EXCL
+	case seen != nil && !seen.Mode().IsRegular():
+		return nil, notRegular
+	}
+	f, err := o.root.OpenFile(name, flag|nonBlock, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	// While a file is read, a Replace may give its name to another one.
+	replaced := err == nil && seen != nil && flag&os.O_WRONLY != 0 && !os.SameFile(seen, info)
+	if err == nil && (replaced || !info.Mode().IsRegular()) {
+		err = notRegular
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 func (o *osFS) ReadFile(name string, limit int) ([]byte, error) {
@@ -131,11 +157,16 @@ func (o *osFS) ReadDir(name string) ([]string, error) {
 }
 
 func (o *osFS) WriteFile(name string, data []byte) error {
-	f, err := o.openFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
+	f, err := o.openFile(name, os.O_WRONLY|os.O_CREATE)
 	if err != nil {
 		return err
 	}
-	if _, err := f.Write(data); err != nil {
+	// Only a file that openSeen has checked is truncated.
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = f.Write(data)
+	}
+	if err != nil {
 		return errors.Join(err, f.Close())
 	}
 	return errors.Join(f.Sync(), f.Close())
@@ -187,7 +218,7 @@ func isAny(err error, errnos ...syscall.Errno) bool {
 	return false
 }
 
-// openDir opens a directory. Like openFile it does not block on a FIFO.
+// openDir opens a directory. Like openFile it neither blocks on a FIFO nor follows a link that it has seen.
 func (o *osFS) openDir(name string) (*os.File, error) {
 	info, err := o.root.Lstat(name)
 	switch {
@@ -196,7 +227,7 @@ func (o *osFS) openDir(name string) (*os.File, error) {
 	case !info.IsDir():
 		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
 	}
-	return o.root.Open(name)
+	return o.root.OpenFile(name, os.O_RDONLY|onlyDir, 0)
 }
 
 func (o *osFS) Close() error {

@@ -14,6 +14,8 @@ import (
 // and no flush of its names. The package comment of configcheckpoint says what that
 // costs.
 
+const nonBlock, onlyDir = 0, 0
+
 func checkOwner(fs.FileInfo) error { return nil }
 
 func syncDirFile(dir *os.File, err error) error {

@@ -14,6 +14,13 @@ import (
 	"syscall"
 )
 
+const (
+	// nonBlock makes opening a FIFO return. It has no effect on a regular file.
+	nonBlock = syscall.O_NONBLOCK
+	// onlyDir makes opening anything but a directory fail.
+	onlyDir = syscall.O_DIRECTORY
+)
+
 // checkOwner refuses a file or directory that another user could write: a user
 // who can write a store decides what the node does. Root can write anything, and a
 // group of this process is trusted: with fsGroup, the kubelet makes a volume and all

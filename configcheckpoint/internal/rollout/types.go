@@ -103,8 +103,10 @@ const (
 )
 
 // Tidy returns s fit for a record, a condition or a log line: valid UTF-8 on
-// one line without control characters, and at most limit bytes long.
+// one line without control characters, and at most limit bytes long. Its cost does not
+// grow with s, which may come from outside.
 func Tidy(s string, limit int) string {
+	s = s[:min(len(s), 8*limit)]
 	s = strings.Map(func(c rune) rune {
 		if c == utf8.RuneError || unicode.IsControl(c) || c == '\u2028' || c == '\u2029' {
 			return ' '
