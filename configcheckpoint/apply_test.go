@@ -122,7 +122,7 @@ func testApplyHangs(t *testing.T) {
 		return nil
 	})
 	n.delivers("B")
-	n.goes(callTimeout + abandonAfter + shutdownTimeout)
+	n.goes(callTimeout + patience + shutdownTimeout)
 	n.restarts()
 	n.is("A", isFalse, PhaseRolledBack, ReasonApplyFailed)
 }
@@ -300,7 +300,7 @@ func testHealthThatHangsCondemnsNoLaterOne(t *testing.T) {
 			n.delivers("C")
 		} else {
 			n.delivers("C")
-			n.goes(abandonAfter + shutdownTimeout)
+			n.goes(patience + shutdownTimeout)
 			if n.err == nil || !strings.Contains(n.err.Error(), "Trial.Health did not return") {
 				t.Errorf("Run returned %v", n.err)
 			}
@@ -331,7 +331,7 @@ func testHealthThatHangsInAPromotedOne(t *testing.T) {
 	n.goes(time.Hour)
 	n.is("B", isTrue, PhaseGood, ReasonGood)
 	n.delivers("C")
-	n.goes(abandonAfter + shutdownTimeout)
+	n.goes(patience + shutdownTimeout)
 	applied.Store("C")
 	n.restarts()
 	n.goes(DefaultSoak)
@@ -362,6 +362,56 @@ func testHealthOfAnEarlierOneDoesNotCount(t *testing.T) {
 	}
 }
 
+// TestALateCheckOfAnEarlierOneDoesNotCount: it returned after its deadline, and before
+// another configuration was applied.
+func TestALateCheckOfAnEarlierOneDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := hotChecked(t, "A", func(_ context.Context, applied string) error {
+			if applied == "B" {
+				time.Sleep(callTimeout + 5*time.Second)
+			}
+			return nil
+		})
+		n.delivers("B")
+		n.goes(callTimeout + time.Second)
+		if s := n.c.Status(); !strings.Contains(s.Message, "unhealthy: no answer within 30s") {
+			t.Errorf("a check that hangs: %+v", s)
+		}
+		n.goes(6 * time.Second)
+		n.delivers("C")
+		n.goes(time.Second)
+		n.is("C", isTrue, PhaseTrial, ReasonTrial)
+		if s := n.c.Status(); strings.Contains(s.Message, "unhealthy") {
+			t.Errorf("a check that is well: %+v", s)
+		}
+	})
+}
+
+// TestAdmitThatAnswersLate is asked again at once, and not minutes later.
+func TestAdmitThatAnswersLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := proven(t, "A")
+		n.stop(nil)
+		var calls atomic.Int64
+		n.cfg.Admit = func(context.Context, Payload) (time.Duration, error) {
+			if calls.Add(1) == 1 {
+				time.Sleep(20 * time.Minute)
+			}
+			return 0, nil
+		}
+		n.start()
+		n.delivers("B")
+		n.goes(20*time.Minute - time.Second)
+		n.is("A", isTrue, PhaseGood, ReasonWaiting)
+		if calls.Load() != 1 {
+			t.Errorf("%d calls at once", calls.Load())
+		}
+		n.goes(time.Second)
+		n.restarts()
+		n.is("B", isTrue, PhaseTrial, ReasonTrial)
+	})
+}
+
 // TestHealthIsCalledInATrialOnly: the timer of a trial outlived it.
 func TestHealthIsCalledInATrialOnly(t *testing.T) { synctest.Test(t, testHealthIsCalledInATrialOnly) }
 func testHealthIsCalledInATrialOnly(t *testing.T) {
@@ -388,7 +438,7 @@ func testForgottenWhileItsCheckEnds(t *testing.T) {
 	n, applied := hotChecked(t, "A", func(ctx context.Context, _ string) error {
 		if calls++; calls == 1 {
 			<-ctx.Done()
-			time.Sleep(abandonAfter / 2)
+			time.Sleep(patience / 2)
 		}
 		return nil
 	})
@@ -400,7 +450,7 @@ func testForgottenWhileItsCheckEnds(t *testing.T) {
 	if err := n.c.Forget(DigestOf([]byte("B"))); err != nil {
 		t.Fatal(err)
 	}
-	n.goes(abandonAfter)
+	n.goes(patience)
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)
 	n.goes(DefaultSoak)
 	n.is("B", isTrue, PhaseGood, ReasonGood)

@@ -97,7 +97,7 @@ func (c *Controller[T]) openStore() (damage, err error) {
 	damage, err = c.store.Open()
 	if err != nil {
 		c.storeFailed(err)
-		c.apply(rollout.NotOpened{})
+		c.decide(rollout.NotOpened{})
 		return nil, err
 	}
 	c.state.store = nil
@@ -195,27 +195,26 @@ func (c *Controller[T]) beginStart(cand rollout.Candidate) ([]byte, error) {
 	return payload, nil
 }
 
-// decode turns a payload into a configuration that passed validation, within
-// callTimeout. Functions that take longer are left behind, and count as failed.
+// decode turns a payload into a configuration that passed validation. Functions that take
+// too long are left behind, and count as failed. It returns when ctx is done.
 func (c *Controller[T]) decode(ctx context.Context, payload []byte, ref Ref) (T, *ReasonError) {
-	done := make(chan T, 1)
-	err := c.calls.do(ctx, "Codec", c.callTimeout, nil, func(context.Context) error {
+	var none T
+	var line callback.Line[T] // a payload that hangs is no fault of the next one
+	config, err := c.codec.Ask(ctx, ref.String(), &line, func(context.Context) (T, error) {
 		config, err := callback.Get("Codec.Decode", func() (T, error) { return c.cfg.Codec.Decode(payload) })
 		if err != nil {
-			return &ReasonError{Reason: ReasonDecodeFailed, Ref: ref, Err: err}
+			return none, &ReasonError{Reason: ReasonDecodeFailed, Ref: ref, Err: err}
 		}
 		if c.cfg.Codec.Validate != nil {
 			if err := callback.Contain("Codec.Validate", func() error { return c.cfg.Codec.Validate(config) }); err != nil {
-				return &ReasonError{Reason: ReasonValidationFailed, Ref: ref, Err: err}
+				return none, &ReasonError{Reason: ReasonValidationFailed, Ref: ref, Err: err}
 			}
 		}
-		done <- config
-		return nil
+		return config, nil
 	})
 	if err == nil {
-		return <-done, nil
+		return config, nil
 	}
-	var none T
 	if failure, ok := err.(*ReasonError); ok {
 		return none, failure
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -32,8 +33,13 @@ type Controller[T any] struct {
 	wake     chan struct{} // receives when another goroutine changed the state
 	observer observer
 
-	calls                        calls
-	callTimeout, shutdownTimeout time.Duration // the constants, except in tests
+	// The functions of Config that may hang, in the room for such calls. An answer that
+	// comes after callTimeout is none.
+	codec         callback.Room[T] // Decode and Validate; each payload has a line
+	admit         callback.Room[time.Duration]
+	apply, health callback.Room[struct{}]
+
+	shutdownTimeout time.Duration // the constant, except in tests
 
 	// mu guards the fields below. It is held while the disk is written, but never
 	// while a function of the program other than Redact runs.
@@ -62,6 +68,18 @@ type Controller[T any] struct {
 	statusMu sync.Mutex
 	status   Status
 }
+
+const (
+	// callTimeout is the deadline of each call of Health, Apply and Admit, and of Decode
+	// and Validate together.
+	callTimeout = 30 * time.Second
+	// patience is the time that a function has to return after its context is done, if
+	// something depends on it.
+	patience = time.Second
+	// shutdownTimeout is the time that Run, before it returns, waits for calls that
+	// outlive their contexts.
+	shutdownTimeout = 10 * time.Second
+)
 
 // life is the progress of the controller through its methods.
 type life int
@@ -96,13 +114,25 @@ func New[T any](cfg Config[T]) (*Controller[T], error) {
 		observer: observer{hooks: cfg.Hooks},
 		store:    store,
 
-		callTimeout: callTimeout, shutdownTimeout: shutdownTimeout,
+		codec:  callback.Room[T]{Name: "Codec", Limit: callTimeout},
+		admit:  callback.Room[time.Duration]{Name: "Admit", Limit: callTimeout},
+		apply:  callback.Room[struct{}]{Name: "Apply", Limit: callTimeout},
+		health: callback.Room[struct{}]{Name: "Trial.Health", Limit: callTimeout},
+
+		shutdownTimeout: shutdownTimeout,
 
 		core: rollout.New(rollout.Rules{
 			Build: cfg.Build, Attempts: cfg.Trial.Attempts,
 			Soak: cfg.Trial.Soak, Grace: cfg.Trial.Grace, Every: cfg.Trial.Every, Health: cfg.Trial.Health != nil,
 		}),
 	}
+	c.admit.Late = func(string) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.reconsider = true
+		c.notify()
+	}
+	c.health.Late = func(string) { c.notify() }
 	c.state = situation{core: &c.core, attempts: cfg.Trial.Attempts}
 	return c, nil
 }
@@ -240,7 +270,7 @@ func (c *Controller[T]) withLogger(ctx context.Context) context.Context {
 // change is not on the disk. On an error the event has not taken effect, except that of
 // a rejection.
 func (c *Controller[T]) change(event rollout.Event) (rollout.News, error) {
-	news := c.apply(event)
+	news := c.decide(event)
 	text, err := c.core.Next()
 	if err == nil && text == nil {
 		return news, nil
@@ -249,18 +279,18 @@ func (c *Controller[T]) change(event rollout.Event) (rollout.News, error) {
 		err = c.store.Commit(text)
 	}
 	if err != nil {
-		c.apply(rollout.Lost{})
+		c.decide(rollout.Lost{})
 		c.storeFailed(err)
 	} else {
-		c.apply(rollout.Committed{})
+		c.decide(rollout.Committed{})
 		c.state.store, c.storeFailures = nil, 0
 	}
 	c.refresh()
 	return news, err
 }
 
-// apply applies an event to the decisions.
-func (c *Controller[T]) apply(event rollout.Event) rollout.News {
+// decide applies an event to the decisions.
+func (c *Controller[T]) decide(event rollout.Event) rollout.News {
 	news, err := c.core.Apply(time.Now(), event)
 	if c.check != nil {
 		c.check(&c.core, err)

@@ -110,17 +110,18 @@ func (l *loop[T]) inspect(ctx context.Context, ref Ref, data []byte) (failure *R
 	if err := c.store.SetNote(c.core.Note(digest)); err != nil {
 		return nil, fmt.Errorf("record the inspection: %w", err)
 	}
-	c.apply(rollout.Inspecting{Digest: digest})
+	c.decide(rollout.Inspecting{Digest: digest})
 	c.mu.Unlock()
 	_, failure = c.decode(ctx, bytes.Clone(data), ref)
+	hangs := ctx.Err() != nil && !c.codec.WaitFor(patience)
 	c.mu.Lock()
-	if ctx.Err() != nil && failure != nil && errors.Is(failure, errAbandoned) {
-		return nil, nil // it hangs, and so may the end of the process; else Close ends it
+	if hangs {
+		return nil, nil // and so may the end of the process; else Close ends the inspection
 	}
 	if err := c.store.SetNote(nil); err != nil {
 		return nil, fmt.Errorf("record the end of the inspection: %w", err)
 	}
-	c.apply(rollout.Inspected{})
+	c.decide(rollout.Inspected{})
 	if failure == nil {
 		l.inspected = ref.Digest
 	}
@@ -135,19 +136,14 @@ func (l *loop[T]) admit(ctx context.Context, ref Ref, p Payload) (failure *Reaso
 		return nil, 0
 	}
 	c.mu.Unlock()
-	answer := make(chan time.Duration, 1)
-	err := c.calls.do(ctx, "Admit", c.callTimeout, &l.busy.admit, func(ctx context.Context) error {
-		w, err := c.cfg.Admit(ctx, Payload{Data: bytes.Clone(p.Data), Name: p.Name, Version: p.Version})
-		if err == nil {
-			answer <- w
-		}
-		return err
+	wait, err := c.admit.Ask(ctx, ref.String(), &l.admission, func(ctx context.Context) (time.Duration, error) {
+		return c.cfg.Admit(ctx, Payload{Data: bytes.Clone(p.Data), Name: p.Name, Version: p.Version})
 	})
 	c.mu.Lock()
 	switch {
 	case err == nil:
 		l.admitFailures = 0
-		if wait = <-answer; wait > 0 {
+		if wait > 0 {
 			c.state.waiting = fmt.Sprintf("%s is not admitted yet", ref)
 		}
 		return nil, wait

@@ -78,7 +78,7 @@ func childAgent(dir string) error {
 	if err != nil {
 		return err
 	}
-	c.callTimeout, c.shutdownTimeout = 100*time.Millisecond, 100*time.Millisecond
+	c.codec.Limit, c.shutdownTimeout = 100*time.Millisecond, 100*time.Millisecond
 	a, err := c.Boot(context.Background())
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -22,8 +21,10 @@ import (
 // loop is one Run: the state that only its goroutine uses.
 type loop[T any] struct {
 	c       *Controller[T]
-	busy    struct{ health, admit, apply atomic.Bool }
 	streaks errorStreaks
+
+	admission callback.Line[time.Duration]
+	applying  callback.Line[struct{}]
 
 	deliveries    chan delivery
 	payload       *Payload    // the last one; nil before the first
@@ -36,10 +37,11 @@ type loop[T any] struct {
 	retrying bool        // store is set
 	storeErr error       // to be reported
 
-	check   *time.Timer        // the next check of the trial
-	checked <-chan error       // the result of the check under way, or nil
-	cancel  context.CancelFunc // of the check under way
-	trial   bool               // check is set, or a check is under way
+	check  *time.Timer // the next check of the trial
+	trial  bool        // check is set, or a check is under way
+	health callback.Line[struct{}]
+	asked  bool               // a check is under way, or its result was not taken
+	cancel context.CancelFunc // of the check under way
 
 	reported Status
 }
@@ -71,13 +73,17 @@ func (c *Controller[T]) Run(ctx context.Context) error {
 	l := newLoop(c)
 	logger := klog.FromContext(ctx)
 	logger.V(3).Info("Started")
-	c.calls.pending.Go(func() { l.follow(ctx) })
+	followed := make(chan struct{})
+	go func() {
+		defer close(followed)
+		l.follow(ctx)
+	}()
 	err := l.run(ctx)
 	cancel()
 	for _, timer := range []*time.Timer{l.again, l.store, l.check} {
 		timer.Stop()
 	}
-	if !c.calls.wait(c.shutdownTimeout) {
+	if !c.await(followed) {
 		logger.Info("Left a call behind that did not return when its context was done", "timeout", c.shutdownTimeout)
 	}
 	c.progress.Stop()
@@ -86,6 +92,30 @@ func (c *Controller[T]) Run(ctx context.Context) error {
 	c.mu.Unlock()
 	logger.V(3).Info("Stopped")
 	return err
+}
+
+// await waits until the source and every function that was called have returned, or for
+// shutdownTimeout. It reports whether they have.
+func (c *Controller[T]) await(followed <-chan struct{}) bool {
+	deadline := time.Now().Add(c.shutdownTimeout)
+	select {
+	case <-followed:
+	case <-time.After(c.shutdownTimeout):
+		return false
+	}
+	for _, waitFor := range []func(time.Duration) bool{c.codec.WaitFor, c.admit.WaitFor, c.apply.WaitFor, c.health.WaitFor} {
+		if !waitFor(time.Until(deadline)) {
+			return false
+		}
+	}
+	return true
+}
+
+// stoppedTimer returns a timer that does not fire until it is reset.
+func stoppedTimer() *time.Timer {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	return timer
 }
 
 func newLoop[T any](c *Controller[T]) *loop[T] {
@@ -143,7 +173,7 @@ func (l *loop[T]) follow(ctx context.Context) {
 // after the other.
 func (l *loop[T]) run(ctx context.Context) error {
 	c := l.c
-	beat := time.NewTicker(c.callTimeout)
+	beat := time.NewTicker(callTimeout)
 	defer beat.Stop()
 	for {
 		c.progress.Beat()
@@ -163,6 +193,9 @@ func (l *loop[T]) run(ctx context.Context) error {
 		case <-beat.C:
 		case <-c.wake:
 			l.handleAgain(ctx)
+			if l.trial && l.asked {
+				l.startCheck(ctx) // which takes the result, if there is one
+			}
 		case d := <-l.deliveries:
 			l.onDelivery(ctx, d)
 		case <-l.again.C:
@@ -171,10 +204,6 @@ func (l *loop[T]) run(ctx context.Context) error {
 			l.retryStore()
 		case <-l.check.C:
 			l.startCheck(ctx)
-		case err := <-l.checked:
-			l.cancel()
-			l.checked = nil
-			l.onCheck(err)
 		}
 	}
 }
@@ -261,7 +290,7 @@ func (l *loop[T]) retryStore() {
 		return
 	}
 	if blocked && c.blocked() {
-		c.apply(rollout.Unblocked{})
+		c.decide(rollout.Unblocked{})
 	}
 }
 
@@ -298,7 +327,7 @@ func (l *loop[T]) converge(ctx context.Context) error {
 	c := l.c
 	c.mu.Lock()
 	want, differs := c.core.Wanted()
-	c.apply(rollout.Replacing{})
+	c.decide(rollout.Replacing{})
 	if !differs {
 		c.mu.Unlock()
 		return nil
@@ -308,7 +337,7 @@ func (l *loop[T]) converge(ctx context.Context) error {
 		return l.restart(refOf(&want))
 	}
 	c.mu.Unlock()
-	err := l.endChecks()
+	err := l.endChecks(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -345,7 +374,10 @@ func (l *loop[T]) apply(ctx context.Context) error {
 			return nil
 		}
 		c.mu.Unlock()
-		err = c.calls.do(ctx, "Apply", c.callTimeout, &l.busy.apply, func(ctx context.Context) error { return c.cfg.Apply(ctx, found.active) })
+		_, err = c.apply.Ask(ctx, found.active.Ref.String(), &l.applying, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, c.cfg.Apply(ctx, found.active)
+		})
+		hangs := err != nil && ctx.Err() == nil && !c.apply.WaitFor(patience)
 		c.mu.Lock()
 		switch {
 		case err == nil:
@@ -363,7 +395,7 @@ func (l *loop[T]) apply(ctx context.Context) error {
 			// If this can't be written, it holds in this process anyway.
 			_ = c.reject(found.active.Ref, ReasonApplyFailed, c.redact(err), false)
 		}
-		if !found.active.Trial || errors.Is(err, errAbandoned) {
+		if !found.active.Trial || hangs {
 			defer c.mu.Unlock()
 			return fmt.Errorf("%w: %w", l.restart(refOf(&c.core.Candidates()[0].Ref)), failure)
 		}
@@ -428,34 +460,55 @@ func (l *loop[T]) followTrial() {
 	}
 }
 
-// startCheck calls Health for the configuration on trial.
+// startCheck calls Health for the configuration on trial, or takes the result of the check
+// under way. Late is called when that one has returned.
 func (l *loop[T]) startCheck(ctx context.Context) {
-	health := l.c.cfg.Trial.Health
-	if health == nil {
+	c := l.c
+	if c.cfg.Trial.Health == nil {
 		l.onCheck(nil)
 		return
 	}
-	if l.checked == nil {
+	if !l.asked {
 		ctx, l.cancel = context.WithCancel(ctx)
-		l.checked = l.c.calls.start(ctx, "Trial.Health", l.c.callTimeout, &l.busy.health, health)
 	}
+	wait, err := l.visit(ctx)
+	if wait > 0 {
+		l.check.Reset(wait)
+		return
+	}
+	l.onCheck(err)
+}
+
+// visit calls Health, or takes the result of the call under way. It returns the time to wait
+// if there is none yet.
+func (l *loop[T]) visit(ctx context.Context) (wait time.Duration, err error) {
+	_, err, wait, known := l.c.health.Visit(ctx, "", &l.health, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, l.c.cfg.Trial.Health(ctx)
+	})
+	if l.asked = !known; known {
+		l.cancel()
+	}
+	return wait, err
 }
 
 // endChecks ends the checks before another configuration is applied, because their
 // results say nothing about that one. It returns an error if a call of Health does not
 // return, because no other configuration can then be checked in this process. If the
 // running configuration stays on trial, followTrial starts the checks again.
-func (l *loop[T]) endChecks() error {
+func (l *loop[T]) endChecks(ctx context.Context) error {
 	l.trial = false
 	l.check.Stop()
-	if l.checked != nil {
+	if l.asked {
 		l.cancel()
-		l.c.panicked(soon(l.checked))
-		l.checked = nil
 	}
-	if l.busy.health.Load() {
-		return fmt.Errorf("Trial.Health %w", errAbandoned)
+	if !l.c.health.WaitFor(patience) {
+		return errors.New("Trial.Health did not return when its context was done")
 	}
+	if l.asked {
+		_, err := l.visit(ctx)
+		l.c.panicked(err)
+	}
+	l.health = callback.Line[struct{}]{} // a result that came too late was not taken
 	return nil
 }
 
@@ -469,7 +522,7 @@ func (l *loop[T]) onCheck(err error) {
 	}
 	c.panicked(err)
 	now := time.Now()
-	c.apply(rollout.Checked{Healthy: err == nil})
+	c.decide(rollout.Checked{Healthy: err == nil})
 	next := c.core.NextCheck(now)
 	c.state.health = nil
 	if err != nil {
