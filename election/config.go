@@ -91,6 +91,9 @@ type Config struct {
 	// Timing holds the durations of the election. Default: LeaseDuration 15 s,
 	// RenewDeadline 10 s, RenewInterval 3 s.
 	Timing Timing
+	// Watch is a watch of all Leases of the namespace of Lease. Candidates of one process
+	// that stand in many elections share it. Default: the candidate watches its own Lease.
+	Watch *SharedWatch
 	// Registry selects the place of the records of candidates. Default: OnLease.
 	Registry Registry
 	// ExclusiveIdentity promises that two processes never use Self.Identity at the same
@@ -167,6 +170,9 @@ func (cfg *Config) complete() error {
 	}
 	problems = append(problems, valid.CheckStrategyName(at("Strategy"), cfg.Strategy.Name())...)
 	problems = append(problems, valid.CheckLease(at("Lease"), cfg.Lease)...)
+	if cfg.Watch != nil && cfg.Watch.namespace != cfg.Lease.Namespace {
+		problems = append(problems, field.Invalid(at("Watch"), cfg.Watch.namespace, fmt.Sprintf("must watch the namespace of Lease, %q", cfg.Lease.Namespace)))
+	}
 	problems = append(problems, checkPeer(at("Self"), cfg.Self, cfg.Registry.native, cfg.Strategy)...)
 	problems = append(problems, cfg.completeTimes()...)
 	problems = append(problems, lifecycle.Problems(metav1validation.ValidateLabels(cfg.Labels, at("Labels")))...)

@@ -45,8 +45,9 @@
 // sent the last PUT that succeeded. The other candidates wait for leaseDurationSeconds
 // after they received that renewal. Each uses its own monotonic clock, so wall clocks may
 // differ by any amount, and rates by [Timing.RateTolerance]. A candidate that waits watches
-// the Lease, and sends one write in ten minutes. Candidates claim a free lease in the order
-// of their rank, half a second apart.
+// the Lease, and sends one write in ten minutes. Candidates of one process that stand in many
+// elections can share one watch of a namespace, a [SharedWatch]. Candidates claim a free lease
+// in the order of their rank, half a second apart.
 //
 // With the registry [OnLease] the leader chooses. After Timing.MinTenure it offers the
 // lease to a better candidate. If that candidate accepts, the leader cancels the context of

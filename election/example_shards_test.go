@@ -76,6 +76,11 @@ func Example_shards() {
 	for _, replica := range replicas {
 		ctx, stop := context.WithCancel(context.Background())
 		stops[replica] = stop
+		watch, err := election.NewSharedWatch(clientset.CoordinationV1(), "default") // one for 64 shards
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
 		for i := range shards {
 			shard := fmt.Sprintf("shard-%02d", i)
 			candidate, err := election.New(election.Config{
@@ -84,6 +89,7 @@ func Example_shards() {
 				Self:              election.Peer{Identity: replica},
 				ExclusiveIdentity: true, // as in a StatefulSet
 				Strategy:          byWeight(shard),
+				Watch:             watch,
 				Timing:            election.Timing{MinTenure: 100 * time.Millisecond},
 				Lead: func(ctx context.Context, _ election.Term) error {
 					mu.Lock()

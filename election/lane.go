@@ -56,6 +56,8 @@ type lane[T object] struct {
 	// apply passes a fact to the core, and polls reports whether the core polls the object.
 	apply func(machine.Event)
 	polls func() bool
+	// join follows the object in a watch that is shared; nil if it is not. See SharedWatch.
+	join func(ctx context.Context, name, from string, afresh bool) (<-chan sight[T], func() <-chan struct{})
 	// ctx is the context of Run. requests is the same without its end, because the
 	// lease is kept until the work has returned.
 	ctx, requests context.Context
@@ -68,9 +70,10 @@ type lane[T object] struct {
 	abort   context.CancelFunc // of the request under way; nil for none
 	aborted bool               // abort was called
 
-	sights   chan sight[T] // of the watch; nil for none
+	sights   <-chan sight[T] // of the watch; nil for none
 	endWatch context.CancelFunc
 	stream   int           // Action.Stream of the watch
+	afresh   bool          // the stream before waits for versions that will not come
 	resume   string        // the version from which the next stream starts; "" for that of the object
 	pause    time.Duration // before the next stream
 	broken   int           // streams in a row that failed
@@ -131,14 +134,32 @@ func (l *lane[T]) take(a machine.Action[T]) (sent bool) {
 	if a.Watch == machine.Unwatched || a.Stream != l.stream {
 		l.stopWatch()
 	}
+	l.afresh = l.afresh || a.Stream != l.stream
 	l.stream = a.Stream
 	if l.endWatch == nil && a.Watch == machine.Watched {
-		ctx, cancel := context.WithCancel(l.requests)
-		sights, from, pause := make(chan sight[T]), cmp.Or(l.resume, a.Version), l.pause
-		l.sights, l.endWatch = sights, cancel
-		l.running.Go(func() { l.watch(ctx, from, pause, sights) })
+		l.startWatch(cmp.Or(l.resume, a.Version))
+		l.afresh = false
 	}
 	return a.Op != ""
+}
+
+// startWatch follows the object from a version on, "" for its present state: in the watch
+// that is shared, or in one of its own.
+func (l *lane[T]) startWatch(from string) {
+	if l.join != nil {
+		if sights, leave := l.join(l.requests, l.name, from, l.afresh); sights != nil {
+			l.sights, l.endWatch = sights, func() {
+				if done := leave(); done != nil {
+					l.running.Go(func() { <-done })
+				}
+			}
+			return
+		}
+	}
+	ctx, cancel := context.WithCancel(l.requests)
+	sights, pause := make(chan sight[T]), l.pause
+	l.sights, l.endWatch = sights, cancel
+	l.running.Go(func() { l.watch(ctx, from, pause, sights) })
 }
 
 // do sends the request of an action, about the object with that name. An answer about another object, such as an empty one
@@ -172,14 +193,26 @@ func (l *lane[T]) stopWatch() {
 	l.sights, l.endWatch, l.resume, l.pause = nil, nil, "", 0
 }
 
+// received passes what was received from sights to the core. The channel of a watch that is
+// shared is closed if this candidate was too slow for it.
+func (l *lane[T]) received(s sight[T], ok bool) {
+	if !ok {
+		s = sight[T]{ended: true, err: errBehind}
+	}
+	l.sighted(s)
+}
+
 // sighted passes an observation of the watch to the core. It reports a watch that ended
 // with an error, except if another one begins at once after a read.
 func (l *lane[T]) sighted(s sight[T]) {
-	if s.began {
+	switch {
+	case s.began:
 		l.apply(machine.WatchBegan{})
 		return
-	}
-	if !s.ended {
+	case s.broken: // and is repeated by itself
+		l.report(opWatch, s.err)
+		return
+	case !s.ended:
 		l.broken = 0
 		l.apply(machine.WatchWorks{})
 		l.report(opWatch, nil)
@@ -246,6 +279,8 @@ type sight[T object] struct {
 	// began reports that a stream began without a version, so that its first event is
 	// the state at its beginning.
 	began bool
+	// broken reports that a watch that is shared failed, because of err. It is repeated.
+	broken bool
 
 	ended   bool
 	version string // from which another stream may continue

@@ -50,6 +50,9 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 	l.lease = newLane(l, "lease", c.cfg.Lease.Name, client[*coordinationv1.Lease](c.cfg.Client.Leases(c.cfg.Lease.Namespace)))
 	l.lease.failed, l.lease.apply, l.lease.polls = c.cfg.Hooks.Failed, l.apply, l.core.Polling
 	l.lease.missing = func(_ machine.Op, err error) bool { return apierr.IsMissing(err, "leases", c.cfg.Lease.Name) }
+	if c.cfg.Watch != nil {
+		l.lease.join = c.cfg.Watch.join
+	}
 	if c.cfg.Registry.native {
 		l.keeper.lane = newLane(l, "LeaseCandidate", c.identity, client[*coordinationv1beta1.LeaseCandidate](c.cfg.Registry.candidates.LeaseCandidates(c.cfg.Lease.Namespace)))
 		l.keeper.upkeep, l.keeper.check = machine.NewUpkeep(rules), c.check
@@ -85,16 +88,12 @@ func (l *loop) run() {
 		case <-timer.C:
 		case a := <-l.lease.answers:
 			l.answered(a)
-		case s := <-l.lease.sights:
-			l.lease.sighted(s)
+		case s, ok := <-l.lease.sights:
+			l.lease.received(s, ok)
 		case a := <-l.keeper.answers:
-			l.keeper.answered(a)
-			if a.op == machine.Inquire {
-				l.apply(machine.Inquired{Name: a.name, Candidate: a.object, Outcome: l.keeper.outcome(a.op, a.err)})
-			}
-			l.keeper.report(a.op, a.err)
-		case s := <-l.keeper.sights:
-			l.keeper.sighted(s)
+			l.candidateAnswered(a)
+		case s, ok := <-l.keeper.sights:
+			l.keeper.received(s, ok)
 		case err := <-l.returned:
 			l.workReturned(err)
 		case <-l.changed:
@@ -135,6 +134,16 @@ func (l *loop) answered(a answer[*coordinationv1.Lease]) {
 	if a.op == machine.Renew && a.err == nil {
 		spec.Call(l.cfg.Hooks.Renewed, Renewed{Latency: now.Mono - a.sent.Mono})
 	}
+}
+
+// candidateAnswered passes the answer to a request about a LeaseCandidate to the keeper, and
+// to the machine if it has asked.
+func (l *loop) candidateAnswered(a answer[*coordinationv1beta1.LeaseCandidate]) {
+	l.keeper.answered(a)
+	if a.op == machine.Inquire {
+		l.apply(machine.Inquired{Name: a.name, Candidate: a.object, Outcome: l.keeper.outcome(a.op, a.err)})
+	}
+	l.keeper.report(a.op, a.err)
 }
 
 // apply passes a fact to the machine, and carries out what follows.

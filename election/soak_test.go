@@ -135,7 +135,17 @@ func newSoak(t *testing.T, seed uint64, native bool) *soak {
 		s.timing = Timing{LeaseDuration: 6 * time.Second}.WithDefaults()
 	}
 	s.native, s.quiet = native, true
+	fleet, err := NewSharedWatch(s.server.Client(apitest.User{Name: "watch"}).CoordinationV1(), theLease.Namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.config = func(cfg *Config) {
+		switch seed % 4 {
+		case 1: // each is a process of its own
+			cfg.Watch, _ = NewSharedWatch(cfg.Client, theLease.Namespace)
+		case 2:
+			cfg.Watch = fleet
+		}
 		cfg.Timing = s.timing
 		cfg.ErrorHandler = func(context.Context, error, string) {}
 		if !native {
