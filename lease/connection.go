@@ -38,11 +38,8 @@ type resetter struct {
 	last     time.Time
 }
 
-// begin returns the context of a call, and a function that is called with its error.
+// begin returns the context of a call, if there is a function to reset, and a function that is called with its error.
 func (r *resetter) begin(ctx context.Context) (context.Context, func(error)) {
-	if r.reset == nil {
-		return ctx, func(error) {}
-	}
 	var answered atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotFirstResponseByte: func() { answered.Store(true) }})
 	return ctx, func(err error) {

@@ -49,7 +49,8 @@ type Controller struct {
 	work     context.Context // that of Run; set before the first turn
 
 	nodes    *slots.Scheduler[*node]
-	asker    asker
+	room     callback.Room[plan.Consent] // of the gates and Owner
+	live     GateFunc                    // of the Nodes that the lease follows; may be nil
 	reporter reporter
 	reset    resetter
 
@@ -79,7 +80,7 @@ func New(cfg Config) (*Controller, error) {
 		reporter: reporter{handler: cfg.ErrorHandler, recorder: cfg.EventRecorder, process: cfg.Process},
 	}
 	c.reporter.hooks = &c.cfg.Hooks
-	c.asker = asker{gate: cfg.Gate, owner: cfg.Owner, room: callback.Room[answer]{Name: "Gate", Limit: cfg.RenewInterval / 4, Patience: patience, Late: c.Trigger}}
+	c.room = callback.Room[plan.Consent]{Name: "Gate", Limit: cfg.RenewInterval / 4, Patience: patience, Late: c.Trigger}
 	// A turn has two rounds of conflicts at most: six calls, in addition to Gate,
 	// Owner and the wait for its slot, or after a failure a longer one.
 	c.progress = lifecycle.NewProgress(cfg.Name, 2*cfg.RenewInterval+8*cfg.CallTimeout+max(plan.Retries().Cap, cfg.Duration))
@@ -116,7 +117,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 	c.progress.Beat()
 	c.nodes.Run(ctx)
-	c.asker.room.Wait()
+	c.room.Wait()
 	c.mu.Lock()
 	c.stopped = true
 	c.mu.Unlock()
@@ -136,7 +137,7 @@ func (c *Controller) begin() error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun
 	}
-	if c.asker.owner == nil {
+	if c.cfg.Owner == nil {
 		c.stopped = true
 		c.progress.Stop()
 		return ErrNoOwner
@@ -218,9 +219,4 @@ func (c *Controller) hasStopped() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stopped
-}
-
-// now reads both clocks.
-func (c *Controller) now() plan.Instant {
-	return plan.Instant{Since: time.Since(c.epoch), Wall: c.wall().UnixMicro()}
 }

@@ -92,14 +92,6 @@ func explain(nodeName string, err error) error {
 	return fmt.Errorf("lease: node %q: %w", nodeName, err)
 }
 
-// explainOwner is explain for an error of Owner, or nil.
-func explainOwner(nodeName string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("lease: owner of the lease of node %q: %w", nodeName, err)
-}
-
 // isNamespaceMissing reports whether a create was refused for want of its
 // namespace.
 func isNamespaceMissing(err error) bool {

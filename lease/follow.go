@@ -44,9 +44,9 @@ func (c *Controller) Follow(nodes Nodes) error {
 	case c.reporter.nodes != nil:
 		return errors.New("lease: follow: the leases follow other nodes")
 	}
-	c.reporter.nodes, c.asker.live = nodes, nodes.Live
-	if c.asker.owner == nil {
-		c.asker.owner = nodes.OwnerReference
+	c.reporter.nodes, c.live = nodes, nodes.Live
+	if c.cfg.Owner == nil {
+		c.cfg.Owner = nodes.OwnerReference
 	}
 	return nil
 }

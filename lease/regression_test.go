@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/lease/internal/plan"
 )
@@ -63,7 +64,7 @@ func TestLongOutageKeepsNothing(t *testing.T) {
 		restore()
 		pass(5 * time.Minute)
 		n, _ := f.controller.served(nodeName)
-		if !n.lease.Quiet() || n.memo != (memo{}) {
+		if !n.lease.Quiet() || n.asked != (callback.Line[plan.Consent]{}) {
 			t.Errorf("kept of an outage that is over: %+v", n)
 		}
 	})

@@ -56,7 +56,7 @@ func leaseRef(nodeName string) klog.ObjectRef {
 }
 
 // turn reports the end of a turn. Latency is that of the last call.
-func (r *reporter) turn(ctx context.Context, nodeName string, n *node, said answer, t *plan.Result, latency time.Duration) {
+func (r *reporter) turn(ctx context.Context, nodeName string, n *node, consent *plan.Consent, t *plan.Result, latency time.Duration) {
 	log, lease := klog.FromContext(ctx), leaseRef(nodeName)
 	if t.Vanished {
 		r.resync(ctx, nodeName)
@@ -64,7 +64,8 @@ func (r *reporter) turn(ctx context.Context, nodeName string, n *node, said answ
 			hook(Deleted{NodeName: nodeName})
 		}
 	}
-	r.answer(ctx, nodeName, n, said, t)
+	phase := Phase(n.lease.Phase())
+	r.consent(ctx, nodeName, n, phase, consent, t)
 	switch {
 	case t.Written:
 		if log := log.V(4); log.Enabled() { // ten thousand in ten seconds
@@ -89,10 +90,10 @@ func (r *reporter) turn(ctx context.Context, nodeName string, n *node, said answ
 		r.renewing.Leave(&n.reports.renewing) // it does not try
 	}
 	if t.HeldBack > 0 {
-		log.V(4).Info("Node lease was deleted: not creating it with the same owner yet", "lease", lease, "ownerUID", said.owner.UID, "wait", t.HeldBack)
+		log.V(4).Info("Node lease was deleted: not creating it with the same owner yet", "lease", lease, "ownerUID", consent.Owner.UID, "wait", t.HeldBack)
 	}
-	r.phase(ctx, nodeName, n, said)
-	r.others(ctx, nodeName, said.owner.UID, t)
+	r.phase(ctx, nodeName, n, phase, consent)
+	r.others(ctx, nodeName, consent.Owner.UID, t)
 	if t.Behind > 0 {
 		log.Info("Clock is behind the renew time of a node lease: counting up from there", "lease", lease, "behind", t.Behind)
 	}
@@ -105,24 +106,23 @@ func (r *reporter) turn(ctx context.Context, nodeName string, n *node, said answ
 	}
 }
 
-// answer reports the answers of Gate and Owner that are not what they should be.
-func (r *reporter) answer(ctx context.Context, nodeName string, n *node, said answer, t *plan.Result) {
+// consent reports the failures of Gate and Owner.
+func (r *reporter) consent(ctx context.Context, nodeName string, n *node, phase Phase, consent *plan.Consent, t *plan.Result) {
 	lease, m := leaseRef(nodeName), &n.reports.asking
 	switch {
-	case callback.Failed(said.gate):
-		r.asking.Fail(ctx, r.handler, m, fmt.Errorf("lease: gate of node %q: %w", nodeName, said.gate), "Failed to ask the gate of a node lease", "lease", lease)
-	case said.gate != nil || n.lease.Phase() == plan.NoOwner || said.ownerErr != nil && errors.Is(t.Err, said.ownerErr):
+	case callback.Failed(consent.Gate):
+		r.asking.Fail(ctx, r.handler, m, fmt.Errorf("lease: gate of node %q: %w", nodeName, consent.Gate), "Failed to ask the gate of a node lease", "lease", lease)
+	case consent.Gate != nil || phase == PhaseNoOwner || consent.OwnerErr != nil && errors.Is(t.Err, consent.OwnerErr):
 		r.asking.Leave(m) // not asked, or reported as the error of the turn
-	case said.ownerErr != nil:
-		r.asking.Fail(ctx, r.handler, m, explainOwner(nodeName, said.ownerErr), "Failed to get the owner of a node lease", "lease", lease)
+	case consent.OwnerErr != nil:
+		r.asking.Fail(ctx, r.handler, m, consent.OwnerErr, "Failed to get the owner of a node lease", "lease", lease)
 	default:
 		r.asking.OK(ctx, m, "Gates and owners of node leases answer again", "lease", lease)
 	}
 }
 
-// phase reports a change of phase.
-func (r *reporter) phase(ctx context.Context, nodeName string, n *node, said answer) {
-	to := Phase(n.lease.Phase())
+// phase reports a change of phase to the given one.
+func (r *reporter) phase(ctx context.Context, nodeName string, n *node, to Phase, consent *plan.Consent) {
 	if to == n.reports.phase {
 		return
 	}
@@ -134,12 +134,12 @@ func (r *reporter) phase(ctx context.Context, nodeName string, n *node, said ans
 		by := n.lease.HeldBy()
 		changed.Holder, changed.Process = by.Holder, by.Process
 		log.Info("Node lease is held by another process", "lease", lease, "holder", by.Holder, "process", by.Process)
-		r.event(ctx, nodeName, said.owner.UID, reasonForeign, actionRenew, "Lease is held by %v, not by process %q", by, r.process)
+		r.event(ctx, nodeName, consent.Owner.UID, reasonForeign, actionRenew, "Lease is held by %v, not by process %q", by, r.process)
 	case PhaseGateClosed:
-		changed.Reason = said.gate
-		log.V(2).Info("Not renewing node lease: the gate is closed", "lease", lease, "reason", said.gate)
+		changed.Reason = consent.Gate
+		log.V(2).Info("Not renewing node lease: the gate is closed", "lease", lease, "reason", consent.Gate)
 	case PhaseNoOwner:
-		changed.Reason = said.ownerErr
+		changed.Reason = consent.OwnerErr
 		log.V(2).Info("Stopped renewal of node lease: its Node does not exist", "lease", lease)
 	case PhaseStopped:
 		log.V(4).Info("Node lease is no longer managed", "lease", lease, "from", changed.From) // of thousands at the end of Run
@@ -199,7 +199,7 @@ func (r *reporter) release(ctx context.Context, nodeName string, n *node, t *pla
 func (r *reporter) gone(ctx context.Context, nodeName string, n *node) {
 	r.renewing.Retire(&n.reports.renewing)
 	r.asking.Retire(&n.reports.asking)
-	r.phase(ctx, nodeName, n, answer{})
+	r.phase(ctx, nodeName, n, PhaseStopped, &plan.Consent{})
 }
 
 // broken reports an error of this package.

@@ -6,6 +6,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/slots"
 	"github.com/kubewright/kubewright/lease/internal/plan"
 )
@@ -21,13 +23,17 @@ import (
 // fieldManager is the name of this writer in managedFields.
 const fieldManager = "kubewright-lease"
 
+// patience is how long a worker waits for Gate and Owner. For an answer from memory that
+// is long, and a thousand nodes whose answers take longer cost the workers 50 s, once.
+const patience = 50 * time.Millisecond
+
 // node is a managed node. The lease is written under mu by the one turn that the
 // node has at a time, which may read it without mu.
 type node struct {
 	mu    sync.Mutex
 	lease plan.Lease
 
-	memo    memo // of the turns
+	asked   callback.Line[plan.Consent] // of the turns
 	reports reports
 }
 
@@ -39,17 +45,19 @@ func (c *Controller) visit(ctx context.Context, nodeName string, n *node) slots.
 	if c.nodes.Part(ctx, nodeName) {
 		return slots.Next{}
 	}
-	said, wait, ok := c.asker.ask(c.work, nodeName, &n.memo)
+	// The call must live as long as Run. The scheduler visits again when it has returned.
+	consent, err, wait, ok := c.room.Visit(c.work, nodeName, &n.asked, func(ctx context.Context) (plan.Consent, error) { return c.ask(ctx, nodeName), nil })
 	if ctx.Err() != nil {
 		return slots.Next{} // answers under a dead context mean nothing
 	}
 	next := slots.Next{Wait: wait, Unpaced: !ok}
 	if ok {
-		c.apply(ctx, nodeName, n, plan.Asked{
-			NodeName: nodeName, Holder: c.holder(nodeName),
-			Gate: said.gate, Owner: said.owner, OwnerErr: explainOwner(nodeName, said.ownerErr), NodeGone: apierrors.IsNotFound(said.ownerErr),
-		})
-		next.Wait = c.turn(ctx, nodeName, n, said)
+		if err != nil {
+			consent = plan.Consent{Gate: err}
+		}
+		consent.NodeName, consent.Holder = nodeName, c.holder(nodeName)
+		c.apply(ctx, nodeName, n, consent)
+		next.Wait = c.turn(ctx, nodeName, n, &consent)
 	}
 	if renewed := n.lease.Renewed(); renewed != plan.Never {
 		next.Deadline = c.epoch.Add(renewed + c.cfg.Duration)
@@ -57,8 +65,26 @@ func (c *Controller) visit(ctx context.Context, nodeName string, n *node) slots.
 	return next
 }
 
+// ask calls the gates and, if all are open, Owner.
+func (c *Controller) ask(ctx context.Context, nodeName string) (consent plan.Consent) {
+	for _, gate := range [...]GateFunc{c.cfg.Gate, c.live} {
+		if gate == nil {
+			continue
+		}
+		if consent.Gate = callback.Contain("Gate", func() error { return gate(ctx, nodeName) }); consent.Gate != nil {
+			return consent
+		}
+	}
+	owner, err := callback.Get("Owner", func() (metav1.OwnerReference, error) { return c.cfg.Owner(ctx, nodeName) })
+	if err != nil {
+		consent.OwnerErr, consent.NodeGone = fmt.Errorf("lease: owner of the lease of node %q: %w", nodeName, err), apierrors.IsNotFound(err)
+	}
+	consent.Owner = owner
+	return consent
+}
+
 // turn carries out a turn and reports its end. It returns the time until the next one.
-func (c *Controller) turn(ctx context.Context, nodeName string, n *node, said answer) time.Duration {
+func (c *Controller) turn(ctx context.Context, nodeName string, n *node, consent *plan.Consent) time.Duration {
 	begun := time.Now()
 	action := n.lease.Next(&c.rules, c.now())
 	for action.Do != plan.Finish && ctx.Err() == nil {
@@ -68,7 +94,7 @@ func (c *Controller) turn(ctx context.Context, nodeName string, n *node, said an
 	}
 	result := action.Result
 	if ctx.Err() == nil || result.Written {
-		c.reporter.turn(ctx, nodeName, n, said, &result, time.Since(begun))
+		c.reporter.turn(ctx, nodeName, n, consent, &result, time.Since(begun))
 	}
 	if result.Written {
 		c.ready.Mark()
@@ -90,11 +116,19 @@ func (c *Controller) apply(ctx context.Context, nodeName string, n *node, event 
 	}
 }
 
+// now reads both clocks.
+func (c *Controller) now() plan.Instant {
+	return plan.Instant{Since: time.Since(c.epoch), Wall: c.wall().UnixMicro()}
+}
+
 // send sends the request of an action, and returns what became of it.
 func (c *Controller) send(ctx context.Context, nodeName string, action plan.Action) plan.Event {
 	call, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
-	call, ended := c.reset.begin(call)
+	ended := func(error) {}
+	if c.reset.reset != nil {
+		call, ended = c.reset.begin(call)
+	}
 	answered := plan.Answered{To: action}
 	var err error
 	switch action.Do {

@@ -56,7 +56,7 @@ func (l *Lease) Apply(r *Rules, now Instant, event Event) error {
 func (l *Lease) apply(r *Rules, now Instant, event Event) error {
 	t := l.turn
 	switch e := event.(type) {
-	case Asked:
+	case Consent:
 		l.turn = &turn{nodeName: e.NodeName, holder: e.Holder, owner: e.Owner, ownerErr: e.OwnerErr}
 		l.turn.next = l.begin(r, now, &e)
 		return nil
@@ -131,7 +131,7 @@ func (l *Lease) Next(r *Rules, now Instant) Action {
 }
 
 // begin decides how a turn begins.
-func (l *Lease) begin(r *Rules, now Instant, e *Asked) Do {
+func (l *Lease) begin(r *Rules, now Instant, e *Consent) Do {
 	t := l.turn
 	switch {
 	case e.Gate != nil:

@@ -28,7 +28,7 @@ type world struct {
 // turn lets a process visit the node; any request may fail in any way.
 func (w *world) turn(p *player) error {
 	p.now = w.now
-	e := Asked{NodeName: nodeName, Holder: nodeName, Owner: node(w.owner)}
+	e := Consent{NodeName: nodeName, Holder: nodeName, Owner: node(w.owner)}
 	switch w.rand.IntN(12) {
 	case 0:
 		e.Gate = errors.New("closed")

@@ -261,7 +261,7 @@ func TestCheck(t *testing.T) {
 	if err := l.Apply(testRules(), now(), Ended{}); err != nil || l.phase != Stopped {
 		t.Fatal(err, l.phase)
 	}
-	err := l.Apply(testRules(), now(), Asked{NodeName: nodeName, NodeGone: true})
+	err := l.Apply(testRules(), now(), Consent{NodeName: nodeName, NodeGone: true})
 	if err == nil || l.phase != Stopped || l.Check() == nil {
 		t.Errorf("after the end: %v, phase %v, %v", err, l.phase, l.Check())
 	}

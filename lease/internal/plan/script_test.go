@@ -295,7 +295,7 @@ func (s *script) play(line string) []string {
 		if v := args["owner"]; v != "" {
 			s.owner = v
 		}
-		e := Asked{NodeName: nodeName, Holder: nodeName}
+		e := Consent{NodeName: nodeName, Holder: nodeName}
 		switch s.owner {
 		case "gone":
 			e.OwnerErr, e.NodeGone = errors.New("not found"), true

@@ -135,8 +135,9 @@ func partyOf(r *Rules, lease *coordinationv1.Lease) Party {
 // An Event is a fact about one lease: one of the types below.
 type Event interface{ isEvent() }
 
-// Asked begins a turn with the answers of Gate and Owner.
-type Asked struct {
+// Consent begins a turn: what Gate and Owner have returned. The word answer is for the API
+// server.
+type Consent struct {
 	// NodeName is the node, and Holder who we are.
 	NodeName, Holder string
 	// Gate is why the gate is closed, or nil.
@@ -184,7 +185,7 @@ type Reported struct{}
 // Ended says that the node is no longer managed.
 type Ended struct{}
 
-func (Asked) isEvent()    {}
+func (Consent) isEvent()  {}
 func (Leaving) isEvent()  {}
 func (Answered) isEvent() {}
 func (CutOff) isEvent()   {}
