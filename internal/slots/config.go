@@ -8,13 +8,16 @@ import (
 	"time"
 )
 
-// Config configures a Scheduler. All fields are required except for MinGap,
-// StartWithin, Farewell, Gone and Overloaded.
+// Config configures a Scheduler. All fields are required except for Hold,
+// MinGap, StartWithin, Farewell, Gone and Overloaded.
 type Config[E any] struct {
 	// Interval is the steady time between two runs of a name.
 	Interval time.Duration
-	// Workers is the largest number of runs under way at once.
+	// Workers is the largest number of runs that hold a worker at once.
 	Workers int
+	// Hold is the longest time that a run holds a worker. After that it goes on without
+	// one, so that slow runs of some names hold up no others; 0 means no limit.
+	Hold time.Duration
 	// MinGap is the least time between the end of a run and the start of the
 	// next one that a Trigger asks for.
 	MinGap time.Duration
@@ -47,7 +50,7 @@ type Load struct {
 	Names    int           // that run
 	Interval time.Duration // each of them once in this time
 	Workers  int           // so many at once
-	Run      time.Duration // the average duration of the last runs
+	Run      time.Duration // the average time for which the last runs held a worker
 	Late     time.Duration // after it was due, a run started
 }
 

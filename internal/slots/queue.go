@@ -26,6 +26,7 @@ type entry[E any] struct {
 	cancel  func()        // ends the context of the run
 
 	running bool
+	holds   bool // a worker, while it runs
 	atSlot  bool // due at its slot, not at a time that it asked for
 	again   bool // triggered during a run
 	leaving bool // Leave was called: its farewell comes before it is removed

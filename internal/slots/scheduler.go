@@ -327,6 +327,9 @@ func (s *Scheduler[E]) end(ctx context.Context) {
 	gone := s.gone
 	s.gone, s.begun = nil, false
 	s.running += len(gone)
+	for _, e := range gone {
+		e.holds = true
+	}
 	s.mu.Unlock()
 	for _, e := range gone {
 		s.cfg.Gone(ctx, e.name, e.value)
@@ -380,7 +383,7 @@ func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now t
 	for ; s.running < s.cfg.Workers && len(s.gone) > 0; s.running++ {
 		e := s.gone[0]
 		s.gone = s.gone[1:]
-		e.running = true
+		e.running, e.holds = true, true
 		runs.Go(func() {
 			s.cfg.Gone(ctx, e.name, e.value)
 			s.finish(e, Next{})
@@ -400,7 +403,7 @@ func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now t
 		}
 		s.bucket.take()
 		e.leave()
-		e.running, e.again = true, false
+		e.running, e.holds, e.again = true, true, false
 		s.running++
 		s.load.started(now, now-e.due, s.loadNow())
 		e.due = now // while it runs: when it started
@@ -408,7 +411,7 @@ func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now t
 		e.cancel = cancel
 		runs.Go(func() {
 			defer cancel()
-			next := s.cfg.Do(runCtx, e.name, e.value)
+			next := s.do(runCtx, e)
 			for !s.finish(e, next) {
 				s.cfg.Gone(ctx, e.name, e.value)
 			}
@@ -458,19 +461,20 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 		return false
 	}
 	now := s.now()
-	s.running--
 	if next.Unpaced {
 		s.bucket.tokens++
 	}
-	if len(s.calm.entries)+len(s.ready.entries)+len(s.lost.entries)+len(s.gone) > 0 {
-		s.poke() // a worker is free
+	if e.holds {
+		s.free(e)
+		if !e.removed {
+			s.load.ran(now - e.due)
+		}
 	}
 	e.running, e.cancel, e.ended = false, nil, now
 	if e.removed {
 		s.forget(e)
 		return true
 	}
-	s.load.ran(now - e.due)
 	e.deadline = s.startBy(now)
 	if !next.Deadline.IsZero() {
 		e.deadline = next.Deadline.Sub(s.epoch)
@@ -487,6 +491,37 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 	}
 	s.wait(e)
 	return true
+}
+
+// do runs an entry, and takes the worker from it if it has held that for Hold.
+func (s *Scheduler[E]) do(ctx context.Context, e *entry[E]) Next {
+	if s.cfg.Hold == 0 {
+		return s.cfg.Do(ctx, e.name, e.value)
+	}
+	over := false // guarded by s.mu
+	timer := time.AfterFunc(s.cfg.Hold, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !over {
+			s.load.ran(s.now() - e.due)
+			s.free(e)
+		}
+	})
+	next := s.cfg.Do(ctx, e.name, e.value)
+	timer.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	over = true
+	return next
+}
+
+// free takes the worker from an entry. s.mu must be held.
+func (s *Scheduler[E]) free(e *entry[E]) {
+	e.holds = false
+	s.running--
+	if len(s.calm.entries)+len(s.ready.entries)+len(s.lost.entries)+len(s.gone) > 0 {
+		s.poke()
+	}
 }
 
 // wait adds an entry to the queue of those that are not due yet, and wakes Run if the

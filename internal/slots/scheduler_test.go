@@ -757,3 +757,48 @@ func TestLeaveWithoutAFarewellRemoves(t *testing.T) {
 		}
 	})
 }
+
+// Runs that take long do not hold up other names, and a name still has one run at a time.
+func TestASlowRunGivesItsWorkerBack(t *testing.T) {
+	for _, hold := range []time.Duration{0, 100 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 2, func(ctx context.Context, _ string, value int) Next {
+				if value < 8 {
+					select {
+					case <-time.After(25 * time.Second):
+					case <-ctx.Done():
+					}
+				}
+				return Next{}
+			})
+			w.cfg.Hold = hold
+			for i := range 16 {
+				w.Add(fmt.Sprint("n", i), i)
+			}
+			w.start()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			w.mu.Lock()
+			runs := make(map[int]int)
+			for _, r := range w.runs {
+				runs[r.value]++
+			}
+			w.mu.Unlock()
+			for i := range 16 {
+				if held := runs[i] >= 2; held != (hold > 0) && i >= 8 {
+					t.Errorf("hold %v: n%d has run %d times in a minute", hold, i, runs[i])
+				}
+			}
+			if w.Remove("n0"); hold > 0 {
+				time.Sleep(time.Second)
+				if _, ok := w.Get("n0"); ok {
+					t.Error("a name whose slow run was cancelled is still there")
+				}
+			}
+			w.stop()
+			if w.running != 0 {
+				t.Errorf("%d workers are held at the end", w.running)
+			}
+		})
+	}
+}
