@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,9 +56,7 @@ func registered(b *testing.B, n int) (*Controller, []string) {
 			b.Fatal(err)
 		}
 		st, _ := c.nodes.Get(names[i])
-		// Without the worker of a round: it does not wait for a round on a machine that stalls.
-		_, slept := st.beginRound(c.sleeps.tick(time.Now()))
-		c.finishRound(st.life(c.life), st, slept)
+		c.round(b.Context(), names[i], st)
 		c.act(b.Context(), names[i])
 		if s, _ := c.Status(names[i]); s.Phase != PhaseRegistered {
 			b.Fatalf("%s is not registered", names[i])

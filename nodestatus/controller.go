@@ -44,7 +44,6 @@ type Controller struct {
 	sleeps    sleepWatch
 
 	life    context.Context         // of Run
-	rounds  sync.WaitGroup          // rounds under way
 	exit    context.CancelCauseFunc // ends Run with an error
 	ended   atomic.Bool             // Run has returned
 	handled atomic.Bool             // EventHandler was called: the program has an informer
@@ -68,7 +67,7 @@ func New(cfg Config) (*Controller, error) {
 		requests: sender{client: cfg.Client},
 		sleeps:   sleepWatch{limit: max(cfg.GracePeriod, 2*cfg.SyncInterval)},
 	}
-	c.functions = functions{template: cfg.Template, setters: cfg.Setters, checks: cfg.HealthChecks, fields: fieldsOf(&cfg), wake: c.trigger}
+	c.functions = functions{template: cfg.Template, setters: cfg.Setters, checks: cfg.HealthChecks, fields: fieldsOf(&cfg), wake: c.Trigger}
 	c.report = reporter{cfg: &c.cfg, seed: c.rules.Seed, ready: lifecycle.NewReady(cfg.Name)}
 	c.queue = callqueue.New(cfg.Workers, c.act)
 	c.gates = gates{allows: gatesOf(&cfg), report: &c.report, room: callback.Room[struct{}]{Name: "Gate", Limit: gateLimit, Patience: gatePatience, Fresh: true, Late: c.queue.Add}}
@@ -79,6 +78,7 @@ func New(cfg Config) (*Controller, error) {
 		Interval:    cfg.SyncInterval,
 		Workers:     cfg.Workers,
 		MinGap:      minGap,
+		Hold:        roundHold,
 		StartWithin: c.patience(),
 		Do:          c.round,
 		Farewell:    c.farewell(),
@@ -108,12 +108,6 @@ func (c *Controller) impossible(err error) {
 	report.Tell(c.life, c.cfg.ErrorHandler, fmt.Errorf("nodestatus: a defect: %w", err), "A decision about a node is not possible")
 }
 
-// patience is the time after its last round at which a node counts as neglected: for
-// Live, and for the scheduler if it has more to run than it can.
-func (c *Controller) patience() time.Duration {
-	return 3*c.cfg.SyncInterval + 2*functionTimeout + 3*callTimeout
-}
-
 // Run serves the nodes until ctx is done and then returns nil, after what
 // OnShutdown asks for. It returns an error that wraps [ErrNodeDeleted] if
 // OnDeleted asks for that, and [ErrAlreadyRun] at a second call. An API server that is
@@ -136,11 +130,11 @@ func (c *Controller) Run(ctx context.Context) error {
 
 	c.life = runCtx
 	c.queue.Open(runCtx)
+	var watching sync.WaitGroup
 	if c.cfg.NodeName != "" && !c.handled.Load() {
-		c.functions.running.Go(func() { watchNode(runCtx, &c.cfg, c.handler()) })
+		watching.Go(func() { watchNode(runCtx, &c.cfg, c.handler()) })
 	}
 	c.nodes.Run(runCtx)
-	c.rounds.Wait()
 	c.queue.Close()
 	var fatal error
 	if ctx.Err() == nil {
@@ -152,7 +146,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	if nodes := c.nodes.End(shutdown); nodes > 0 {
 		logger.Info("Shutdown timed out before every node was released", "nodes", nodes, "onShutdown", c.cfg.OnShutdown)
 	}
-	c.functions.running.Wait()
+	c.functions.calls.Wait()
+	watching.Wait()
 	c.gates.room.Wait()
 	c.progress.Stop()
 	c.ended.Store(true)
@@ -184,18 +179,20 @@ func (c *Controller) Add(nodeName string) error {
 // policies Run then makes the last write that they ask for. Remove never blocks.
 func (c *Controller) Remove(nodeName string) {
 	n, ok := c.nodes.Get(nodeName)
-	if c.nodes.Leave(nodeName) && ok {
+	switch removed := c.nodes.Leave(nodeName); {
+	case !ok:
+	case removed:
 		c.queue.Cancel(nodeName)
 		n.end()
+	default:
+		c.queue.Add(nodeName) // its last write does not wait for the round that is under way
 	}
 }
 
 // Trigger runs the setters and health checks of a node now, and writes the changes.
 // Calls that come before the round they ask for has begun are one, and rounds are at
 // least 100 ms apart. It never blocks, and does nothing for a node that is not managed.
-func (c *Controller) Trigger(nodeName string) {
-	c.trigger(nodeName)
-}
+func (c *Controller) Trigger(nodeName string) { c.nodes.Trigger(nodeName) }
 
 // SetNotReady makes the Ready condition False with the reason and the message of
 // cause, from now on and whatever the health checks return, until it is called with
@@ -213,7 +210,7 @@ func (c *Controller) SetNotReady(nodeName string, cause *NotReadyError) {
 		failure = &status.Failure{Field: "SetNotReady", Check: true, Reason: cause.Reason, Message: cause.Message}
 	}
 	n.apply(status.NotReadySet{Failure: failure})
-	c.trigger(nodeName)
+	c.Trigger(nodeName)
 }
 
 // Resync reads the Node and writes its whole status, now. Call it when another client
@@ -222,7 +219,7 @@ func (c *Controller) SetNotReady(nodeName string, cause *NotReadyError) {
 func (c *Controller) Resync(nodeName string) {
 	if n, ok := c.nodes.Get(nodeName); ok {
 		n.apply(status.Asked{})
-		c.trigger(nodeName)
+		c.Trigger(nodeName)
 	}
 }
 
@@ -237,7 +234,7 @@ func (c *Controller) Flush(ctx context.Context, nodeName string) error {
 		return fmt.Errorf("nodestatus: node %q is not managed", nodeName)
 	}
 	done := n.flushed()
-	c.trigger(nodeName)
+	c.Trigger(nodeName)
 	select {
 	case <-done:
 		return nil
@@ -282,7 +279,7 @@ func (c *Controller) observe(obj any, deleted bool) {
 		return
 	}
 	if n, ok := c.nodes.Get(node.Name); ok && n.apply(status.Shown{Node: node, Deleted: deleted}).Wake {
-		c.trigger(node.Name)
+		c.Trigger(node.Name)
 	}
 }
 
@@ -309,11 +306,7 @@ func (c *Controller) Check(*http.Request) error {
 // busy reports whether a round of any node is due.
 func (c *Controller) busy() bool {
 	for _, name := range c.nodes.Names() {
-		resting := true
-		if n, ok := c.nodes.Get(name); ok {
-			n.read(func(s *status.State) { resting = s.Resting() })
-		}
-		if !resting {
+		if n, ok := c.nodes.Get(name); ok && !n.outlook().Resting {
 			return true
 		}
 	}

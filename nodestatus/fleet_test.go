@@ -223,6 +223,46 @@ func testRemoveAndAdd(t *testing.T, policy ShutdownPolicy) {
 	}
 }
 
+// The last write does not wait for the round that is under way, and the node that is added
+// again does.
+func TestARoundThatIsUnderWayDelaysNoLastWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		slow := &knob[time.Duration]{}
+		calls := &notes[time.Time]{}
+		w := start(t, s, Config{
+			Client: s.Client(apitest.User{}).CoreV1(), OnShutdown: ShutdownNotReady,
+			HealthChecks: []HealthCheck{func(context.Context, string) error {
+				calls.add(time.Now())
+				time.Sleep(slow.get())
+				return nil
+			}},
+		})
+		w.pass(time.Minute)
+		slow.set(4 * time.Second)
+		w.c.Trigger(node1)
+		w.pass(time.Second)
+		calls.set(nil)
+		removed := time.Now()
+		w.c.Remove(node1)
+		if err := w.c.Add(node1); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(time.Second)
+		if ready := w.condition(corev1.NodeReady); ready.Reason != ReasonShutdown {
+			t.Errorf("a second after Remove Ready is %+v", ready)
+		}
+		slow.set(0)
+		w.pass(time.Minute)
+		if all := calls.get(); len(all) == 0 || all[0].Sub(removed) < 3*time.Second {
+			t.Errorf("the check of the node that was added again was called at %v, want it after the round of the old one, which ends 3 s after %v", all, removed)
+		}
+		if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+			t.Errorf("Ready is %+v after Add", ready)
+		}
+	})
+}
+
 // What OnShutdown asks for is done for every node when Run ends.
 func TestShutdown(t *testing.T) {
 	for _, policy := range []ShutdownPolicy{ShutdownLeave, ShutdownNotReady, ShutdownUnregister} {

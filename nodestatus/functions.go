@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
@@ -34,8 +35,8 @@ type functions struct {
 	template *corev1.Node // shared by all nodes: only copies of it change
 	setters  []Setter
 	checks   []HealthCheck
-	fields   []string          // each of them as Config spells it
-	running  sync.WaitGroup    // calls under way
+	fields   []string // each of them as Config spells it
+	calls    callback.Calls
 	wake     func(name string) // asks for a round
 }
 
@@ -111,57 +112,108 @@ func (f *functions) run(ctx context.Context, n *node, i int, wait time.Duration,
 		after.Name = n.name
 		result.After = after
 	}
-	callCtx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
 	begin := time.Now()
-	f.running.Go(func() {
-		defer cancel()
-		result.Err = callback.Contain(f.fields[i], func() error {
-			if !setter {
-				return f.checks[i-len(f.setters)](callCtx, n.name)
-			}
-			err := f.setters[i](callCtx, result.After)
-			return cmp.Or(err, status.CheckConditions(result.After.Status.Conditions))
-		})
-		result.Late = time.Since(begin) >= functionTimeout
-		news := n.apply(result)
-		done <- result.Err
-		if news.Wake {
+	call := f.calls.Begin(ctx, f.fields[i], func(ctx context.Context) error {
+		if !setter {
+			return f.checks[i-len(f.setters)](ctx, n.name)
+		}
+		err := f.setters[i](ctx, result.After)
+		return cmp.Or(err, status.CheckConditions(result.After.Status.Conditions))
+	}, func(err error) {
+		result.Err, result.Late = err, time.Since(begin) >= functionTimeout
+		if n.apply(result).Wake {
 			f.wake(n.name)
 		}
 	})
-	err, ok := patience(wait).await(ctx, done, time.After)
+	err, ok := call.Wait(ctx, wait)
 	switch {
 	case ok:
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case n.apply(status.GaveUp{Index: i}).Late:
 		err = status.ErrLate
-		// The rest of the time is for a function that was late the last time, and is well now.
-		time.AfterFunc(life-wait, cancel)
+		call.Leave(life - wait) // the rest is for a function that was late the last time, and is well now
 	default:
-		err = <-done // it has returned this moment
+		err = call.Err() // it has returned this moment
 	}
 	return after, err
 }
 
-// patience is a time to wait. It is counted in a few steps, each of which counts for no
-// more than its length: a process that was stopped for a while has not waited, and what
-// it waits for may be well.
-type patience time.Duration
+const (
+	// gateLimit is the time after which a gate that has not answered counts as closed.
+	gateLimit = 2500 * time.Millisecond
+	// gatePatience is the time that a worker waits for a gate.
+	gatePatience = 50 * time.Millisecond
+)
 
-const patienceSteps = 5
+// gates ask Config.Gate. A round waits for the answer without a worker. A worker that is
+// about to send a request does not wait for long: when the answer is there, the node is
+// queued again.
+type gates struct {
+	allows []GateFunc // all of them must be open
+	room   callback.Room[struct{}]
+	report *reporter
+}
 
-// await waits for a value of done, and reports false if none came, or ctx is done.
-func (p patience) await(ctx context.Context, done <-chan error, after func(time.Duration) <-chan time.Time) (error, bool) {
-	for range patienceSteps {
-		select {
-		case err := <-done:
-			return err, true
-		case <-after(time.Duration(p) / patienceSteps):
-		case <-ctx.Done():
-			return nil, false
+// gatesOf returns the gates of a Config.
+func gatesOf(cfg *Config) (all []GateFunc) {
+	if cfg.Gate != nil {
+		all = append(all, cfg.Gate)
+	}
+	if cfg.Lease != nil {
+		all = append(all, cfg.Lease.Holds)
+	}
+	return all
+}
+
+// call asks all gates.
+func (g *gates) call(ctx context.Context, name string) error {
+	for _, allows := range g.allows {
+		if err := allows(ctx, name); err != nil {
+			return err
 		}
 	}
-	return nil, false
+	return nil
+}
+
+// ask asks the gate about a node, and reports whether it is closed, and whether that is
+// because it gave no answer. ctx is for the wait; life must live as long as the node.
+func (g *gates) ask(ctx context.Context, n *node) (closed, late bool) {
+	if len(g.allows) == 0 {
+		return false, false
+	}
+	_, err := g.room.Ask(ctx, n.name, &n.gate, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.call(ctx, n.name) })
+	if ctx.Err() != nil {
+		return true, false
+	}
+	return g.answered(ctx, n, err)
+}
+
+// visit is ask for a worker. It reports false if there is no answer yet.
+func (g *gates) visit(ctx context.Context, n *node) bool {
+	if len(g.allows) == 0 {
+		return true
+	}
+	_, err, _, ok := g.room.Visit(ctx, n.name, &n.gate, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.call(ctx, n.name) })
+	if ok {
+		g.answered(ctx, n, err)
+	}
+	return ok
+}
+
+// answered takes in the answer of the gate of a node.
+func (g *gates) answered(ctx context.Context, n *node, err error) (closed, late bool) {
+	if callback.Failed(err) {
+		g.report.fail(ctx, n, asking, fmt.Errorf("nodestatus: gate of node %q: %w", n.name, err), "Failed to ask the gate of the Node")
+	} else {
+		g.report.ok(ctx, n, asking)
+	}
+	switch turned := n.apply(status.GateAnswered{Closed: err != nil}).Gate; {
+	case turned && err != nil:
+		klog.FromContext(ctx).V(2).Info("Not writing the Node: the gate is closed", "reason", err)
+	case turned:
+		klog.FromContext(ctx).V(2).Info("Writing the Node again: the gate is open")
+	}
+	_, late = errors.AsType[*callback.LateError](err)
+	return err != nil, late
 }

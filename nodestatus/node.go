@@ -27,11 +27,9 @@ type node struct {
 	state   status.State
 	ctx     context.Context // of functions: ends with Run, and when the node is removed; nil while none is under way
 	cancel  context.CancelFunc
-	ended   bool          // the node was removed
-	round   chan struct{} // closed at the end of the round that is under way; nil if there is none
-	again   bool          // a round was asked for during it
-	sleeps  uint32        // of the process, before the last round
-	waiters []waiter      // calls of Flush
+	ended   bool     // the node was removed
+	sleeps  uint32   // of the process, before the last round
+	waiters []waiter // calls of Flush
 
 	gate    callback.Line[struct{}]
 	leftOut uint64                    // hash of the parts that were left out last; of rounds, of which there is one at a time
@@ -110,19 +108,6 @@ func (n *node) next() (r request) {
 	return r
 }
 
-// life returns the context of the node's functions, which ends with parent.
-func (n *node) life(parent context.Context) context.Context {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ctx == nil {
-		n.ctx, n.cancel = context.WithCancel(parent)
-	}
-	if n.ended {
-		n.cancel()
-	}
-	return n.ctx
-}
-
 // end ends the context of the node's functions, and the calls of Flush.
 func (n *node) end() {
 	n.mu.Lock()
@@ -133,39 +118,42 @@ func (n *node) end() {
 	}
 }
 
-// beginRound begins a round and returns a channel that is closed at its end, or nil if a
-// round is under way. It reports whether the process has slept since the last round.
-func (n *node) beginRound(sleeps uint32) (done chan struct{}, slept bool) {
+// beginRound begins a round and returns the context of its functions, which ends with
+// parent. The context is nil if the node is left alone. The process has slept so often.
+func (n *node) beginRound(parent context.Context, sleeps uint32) (context.Context, status.News) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.round != nil {
-		return nil, false
+	if n.state.Resting() {
+		return nil, status.News{}
 	}
-	slept = n.sleeps != sleeps
-	n.round, n.again, n.sleeps = make(chan struct{}), false, sleeps
-	return n.round, slept
+	if n.ctx == nil {
+		n.ctx, n.cancel = context.WithCancel(parent)
+	}
+	if n.ended {
+		n.cancel()
+	}
+	slept := n.sleeps != sleeps
+	n.sleeps = sleeps
+	return n.ctx, n.applyLocked(status.RoundBegan{Slept: slept})
 }
 
-// wantRound has another round follow the one that is under way, and reports false if
-// there is none.
-func (n *node) wantRound() bool {
+// endRound ends a round, and returns what follows.
+func (n *node) endRound() status.Outlook {
+	next := n.outlook()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.again = n.round != nil
-	return n.again
-}
-
-// endRound ends the round, and reports whether another one was asked for.
-func (n *node) endRound() (again bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	close(n.round)
-	n.round = nil
-	if !n.state.Busy() { // a quiet node keeps no context
+	if !next.Busy { // a quiet node keeps no context
 		n.cancel()
 		n.ctx, n.cancel = nil, nil
 	}
-	return n.again
+	return next
+}
+
+// outlook returns what follows.
+func (n *node) outlook() status.Outlook {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.Outlook(n.clock.now())
 }
 
 // flushed returns a channel that is closed when the API server has the status of a round

@@ -17,19 +17,18 @@ func TestTheContextOfFunctions(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := c.newNode("node-1")
-	n.beginRound(0)
-	quiet := n.life(t.Context())
+	quiet, _ := n.beginRound(t.Context(), 0)
 	if err := quiet.Err(); err != nil {
 		t.Fatal(err)
 	}
 	if n.endRound(); quiet.Err() == nil || n.ctx != nil {
 		t.Errorf("after a round: %v, %v", quiet.Err(), n.ctx)
 	}
-	n.beginRound(0)
-	busy := n.life(t.Context())
+	busy, _ := n.beginRound(t.Context(), 0)
 	n.apply(status.Reached{Index: 0})
 	n.apply(status.GaveUp{Index: 0})
-	if n.endRound(); busy.Err() != nil || n.life(t.Context()) != busy {
+	n.endRound()
+	if again, _ := n.beginRound(t.Context(), 0); busy.Err() != nil || again != busy {
 		t.Errorf("of a setter that is under way: %v", busy.Err())
 	}
 	if n.end(); busy.Err() == nil {
@@ -37,7 +36,7 @@ func TestTheContextOfFunctions(t *testing.T) {
 	}
 	removed := c.newNode("node-2")
 	removed.end()
-	if removed.life(t.Context()).Err() == nil {
+	if ctx, _ := removed.beginRound(t.Context(), 0); ctx.Err() == nil {
 		t.Error("a round of a node that was removed before has one that goes on")
 	}
 }

@@ -6,6 +6,7 @@ package nodestatus
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -14,87 +15,68 @@ import (
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
-// roundPatience is the time that a round holds a worker. After that it goes on without
+// roundHold is the time for which a round holds a worker. After that it goes on without
 // one, so that slow functions of some nodes hold up no other node's.
-const roundPatience = 100 * time.Millisecond
+const roundHold = 100 * time.Millisecond
 
 // round computes the status of a node and asks for the request that follows from it.
 // The scheduler runs it for one node at a time.
-func (c *Controller) round(ctx context.Context, name string, n *node) slots.Next {
+func (c *Controller) round(_ context.Context, name string, n *node) slots.Next {
 	c.progress.Beat()
 	defer c.progress.Beat()
 	if c.nodes.Leaving(name) {
 		c.queue.Add(name)
 		return slots.Next{}
 	}
-	sleeps := c.sleeps.tick(time.Now())
-	var idle bool
-	n.read(func(s *status.State) { idle = s.Resting() })
-	if idle {
+	ctx, began := n.beginRound(c.life, c.sleeps.tick(time.Now()))
+	if ctx == nil {
 		return slots.Next{Idle: true}
 	}
-	if done, slept := n.beginRound(sleeps); done != nil {
-		life := n.life(c.life)
-		c.rounds.Go(func() { c.finishRound(withNode(life, name), n, slept) })
-		timer := time.NewTimer(roundPatience)
-		defer timer.Stop()
-		select {
-		case <-done:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-	}
+	ctx = withNode(ctx, name)
+	c.report.news(ctx, n, began)
+	computed := c.compute(ctx, n, began.Starting)
 	c.sleeps.tick(time.Now())
-	var wait time.Duration
-	n.read(func(s *status.State) { idle, wait = s.Resting(), s.Wait(n.clock.now()) })
-	return slots.Next{Idle: idle, Wait: wait, NoLaterThanSlot: true, Deadline: time.Now().Add(c.patience())}
-}
-
-// trigger asks for a round that begins after now.
-func (c *Controller) trigger(name string) {
-	if n, ok := c.nodes.Get(name); ok && !n.wantRound() {
-		c.nodes.Trigger(name)
-	}
-}
-
-// withNode adds the node to the context's logger.
-func withNode(ctx context.Context, name string) context.Context {
-	return klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "node", klog.KRef("", name)))
-}
-
-// finishRound runs the setters and health checks, and asks for the request that follows.
-func (c *Controller) finishRound(ctx context.Context, n *node, slept bool) {
-	defer func() {
-		removed := ctx.Err() != nil
-		if n.endRound() && !removed {
-			c.trigger(n.name)
+	next := n.endRound()
+	if computed {
+		klog.FromContext(ctx).V(5).Info("Decided", "next", next.Do, "cause", next.Cause)
+		if next.Do != status.Nothing {
+			c.queue.Add(name)
 		}
-	}()
-	c.report.news(ctx, n, n.apply(status.RoundBegan{Slept: slept}))
+	}
+	return slots.Next{Idle: next.Resting, Wait: next.Wait, NoLaterThanSlot: true, Deadline: time.Now().Add(c.patience())}
+}
+
+// compute runs the setters and health checks, and computes the status of the node. It
+// reports false if the node was removed, or if its gate does not answer: a node that can't
+// report its status must not look alive. See Live.
+func (c *Controller) compute(ctx context.Context, n *node, starting bool) bool {
 	made, failures := c.functions.collect(ctx, n)
 	if ctx.Err() != nil {
-		return
+		return false
 	}
 	ended := status.RoundEnded{Name: n.name, Node: made}
 	for _, f := range failures {
 		ended.Failures = append(ended.Failures, f.Failure)
 	}
-	var starting bool
-	n.read(func(s *status.State) { starting = s.Starting(n.clock.now()) })
 	c.report.functions(ctx, n, failures, starting)
 	if _, late := c.gates.ask(ctx, n); late || ctx.Err() != nil {
-		return // a node that can't report its status must not look alive: see Live
+		return false
 	}
 	news := n.apply(ended)
 	c.report.leftOut(ctx, n, news.LeftOut)
 	c.report.news(ctx, n, news)
-	var next status.Do
-	var cause status.Cause
-	n.read(func(s *status.State) { next, cause = s.Next(n.clock.now()) })
-	klog.FromContext(ctx).V(5).Info("Decided", "next", next, "cause", cause)
-	if next != status.Nothing {
-		c.queue.Add(n.name)
-	}
+	return true
+}
+
+// patience is the time after its last round at which a node counts as neglected: for
+// Live, and for the scheduler if it has more to run than it can.
+func (c *Controller) patience() time.Duration {
+	return 3*c.cfg.SyncInterval + 2*functionTimeout + 3*callTimeout
+}
+
+// withNode adds the node to the context's logger.
+func withNode(ctx context.Context, name string) context.Context {
+	return klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "node", klog.KRef("", name)))
 }
 
 // overloaded reports that the workers can't do all rounds in time, or can again.
@@ -109,4 +91,27 @@ func (c *Controller) overloaded(ctx context.Context, load slots.Load, now bool) 
 	if hook := c.cfg.Hooks.Overloaded; hook != nil {
 		hook(Overloaded{Nodes: load.Names, SyncInterval: load.Interval, Workers: load.Workers, Round: load.Run, Late: load.Late, Ended: !now})
 	}
+}
+
+// A sleepWatch notices that the whole process did not run for a while.
+type sleepWatch struct {
+	limit time.Duration
+
+	mu     sync.Mutex
+	last   time.Time
+	sleeps uint32
+}
+
+// tick returns the number of times that the process slept up to now. The clock is the
+// wall's, because the monotonic one stands still while a machine is suspended;
+// a step of the wall clock counts as a sleep, which costs one read per node.
+func (w *sleepWatch) tick(now time.Time) uint32 {
+	now = now.Round(0)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.last.IsZero() && now.Sub(w.last) > w.limit {
+		w.sleeps++
+	}
+	w.last = now
+	return w.sleeps
 }

@@ -116,31 +116,6 @@ func TestTooFewWorkersAreReported(t *testing.T) {
 	})
 }
 
-// A process that was stopped has not waited: what it waits for gets the rest of the time.
-func TestAStallIsNotTheFunctionsFault(t *testing.T) {
-	fired := make(chan time.Time)
-	close(fired)
-	for stalls, want := range map[int]bool{1: true, patienceSteps - 1: true, patienceSteps: false} {
-		done := make(chan error, 1)
-		steps := 0
-		// The timer of a process that was stopped for longer fires at once; the function
-		// returns as soon as the process runs again.
-		after := func(d time.Duration) <-chan time.Time {
-			if d != time.Second {
-				t.Errorf("a step of %v", d)
-			}
-			if steps++; steps <= stalls {
-				return fired
-			}
-			done <- nil
-			return nil
-		}
-		if _, ok := patience(functionTimeout).await(t.Context(), done, after); ok != want {
-			t.Errorf("%d stalls: returned %v, want %v", stalls, ok, want)
-		}
-	}
-}
-
 // A node whose program asks for rounds all the time is late for no longer than others.
 func TestTriggersDoNotShortenThePatienceWithAHealthCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -37,6 +37,10 @@
 //
 // A call that Ask has left calls Late, too, when it returns.
 //
+// [Calls] are for a caller with a goroutine of its own that keeps the state of each call
+// itself. The setters and health checks of nodestatus are called so: whether the late
+// values of a setter are worth another round is a decision about the status.
+//
 // # The end
 //
 // The contexts that are given to Ask and Visit must live as long as the subject, because a

@@ -307,7 +307,7 @@ func TestAVisitDuringTheCallOfAnother(t *testing.T) {
 // A process that was stopped has not waited: each of the steps counts for no more than its
 // length.
 func TestATimeInWhichTheProcessWasStoppedIsNoPatience(t *testing.T) {
-	for stopped, want := range map[int]bool{1: true, steps: false} {
+	for stopped, want := range map[int]bool{1: true, steps - 1: true, steps: false} {
 		done := make(chan struct{})
 		waits := 0
 		after := func(time.Duration) <-chan time.Time {

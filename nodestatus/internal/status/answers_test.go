@@ -128,16 +128,17 @@ func TestTimesOfAQuietNode(t *testing.T) {
 		t.Error("a node is alive after more than the patience")
 	}
 	s.sight, s.nextDrift = foreign, 20*time.Second
-	if got := s.Wait(5 * time.Second); got != 15*time.Second {
+	if got := s.wait(5 * time.Second); got != 15*time.Second {
 		t.Errorf("the wait is %v, want until the next write against another client", got)
 	}
 	for _, at := range []time.Duration{20 * time.Second, time.Minute} {
-		if got := s.Wait(at); got != 0 {
+		if got := s.wait(at); got != 0 {
 			t.Errorf("at %v the wait is %v", at, got)
 		}
 	}
 	for at, want := range map[time.Duration]bool{0: true, startPatience: true, startPatience + time.Second: false} {
-		if s.firstRound = time.Second; s.Starting(at) != want {
+		s.firstRound = time.Second
+		if news, _ := s.Apply(at, RoundBegan{}); news.Starting != want {
 			t.Errorf("starting at %v: %v", at, !want)
 		}
 	}
@@ -254,15 +255,15 @@ func TestAPatchHasTheVersionItIsFor(t *testing.T) {
 // Only a read that was asked for wants a round.
 func TestWants(t *testing.T) {
 	w := story(t, "rules setter", "asked", "at 1s", "round a")
-	if w.state.Wants() {
+	if w.state.Outlook(w.now).Wants {
 		t.Error("a Node that is not known is to be read")
 	}
 	w.run([]string{"sent"})
 	w.run([]string{"created"})
-	if w.state.Wants() {
+	if w.state.Outlook(w.now).Wants {
 		t.Error("a quiet node wants a round")
 	}
-	if w.run([]string{"asked"}); !w.state.Wants() {
+	if w.run([]string{"asked"}); !w.state.Outlook(w.now).Wants {
 		t.Error("a read was asked for, and no round is wanted")
 	}
 }
@@ -404,7 +405,7 @@ func TestBusy(t *testing.T) {
 				"reached": Reached{Index: 1}, "gaveUp": GaveUp{Index: 1}, "began": RoundBegan{}, "returned": Returned{Index: 1},
 			}[ev])
 		}
-		if s.Busy() != want {
+		if s.busy() != want {
 			t.Errorf("%q: busy %v", lines, !want)
 		}
 	}

@@ -86,7 +86,7 @@ func (w *script) apply(ev Event) string {
 	if cause != "" {
 		parts[1] += "(" + string(cause) + ")"
 	}
-	if wait := w.state.Wait(w.now); wait > 0 && do == Nothing {
+	if wait := w.state.wait(w.now); wait > 0 && do == Nothing {
 		parts = append(parts, "waits")
 	}
 	for what, said := range map[string]bool{
@@ -246,7 +246,7 @@ func (w *script) run(words []string) string {
 		return w.apply(Failed{Verdict: verdicts[arg(1)], Err: errors.New(arg(1)), RetryAfter: retryAfter, Committed: arg(2) == "committed", Draw: 0.5})
 	case "wait":
 		low, high := 100*time.Millisecond, 200*time.Millisecond
-		if wait := w.state.Wait(w.now); wait < low || wait > high {
+		if wait := w.state.wait(w.now); wait < low || wait > high {
 			return wait.String()
 		}
 		return "soon"
