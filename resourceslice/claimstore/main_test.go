@@ -7,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -276,5 +279,25 @@ func (r *rig) expect(calls, left string) {
 	}
 	if err := r.Store.disk.log.Check(); err != nil {
 		r.t.Error(err)
+	}
+}
+
+// nodeConfig is a driver whose devices are files: a device that is prepared twice
+// is a file that exists already.
+func nodeConfig(dir string) Config[partition] {
+	return Config[partition]{
+		Dir: filepath.Join(dir, "store"), Driver: driver, BootID: "boot", Claims: &cluster{},
+		Unprepare: func(_ context.Context, _ Claim, state partition, phase Phase) error {
+			switch phase {
+			case Unreadable:
+				return errors.New("a record was damaged")
+			case Absent:
+				return nil // it ended so long ago that its tombstone is gone
+			}
+			if err := os.Remove(filepath.Join(dir, "gpu", state.ID)); err != nil && (phase == Prepared || !errors.Is(err, fs.ErrNotExist)) {
+				return err
+			}
+			return nil
+		},
 	}
 }

@@ -41,26 +41,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// nodeConfig is a driver whose devices are files: a device that is prepared twice
-// is a file that exists already.
-func nodeConfig(dir string) Config[partition] {
-	return Config[partition]{
-		Dir: filepath.Join(dir, "store"), Driver: driver, BootID: "boot", Claims: &cluster{},
-		Unprepare: func(_ context.Context, _ Claim, state partition, phase Phase) error {
-			switch phase {
-			case Unreadable:
-				return errors.New("a record was damaged")
-			case Absent:
-				return nil // it ended so long ago that its tombstone is gone
-			}
-			if err := os.Remove(filepath.Join(dir, "gpu", state.ID)); err != nil && (phase == Prepared || !errors.Is(err, fs.ErrNotExist)) {
-				return err
-			}
-			return nil
-		},
-	}
-}
-
 // child prepares and unprepares claims until it is killed, and prints a line for
 // each. It returns an error if it sees what must not be.
 func child(dir string) error {
