@@ -8,12 +8,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/rollout"
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/report"
 )
@@ -267,12 +269,15 @@ func (l *loop[T]) followStore() {
 // storeNeedsRetry reports whether the store failed in a way that may pass. Callers
 // hold mu.
 func (c *Controller[T]) storeNeedsRetry() bool {
-	return !c.store.Opened() || c.store.Unreadable() != nil || c.core.Unsaved() || c.blocked() || c.state.store.transient()
+	return !c.store.Complete() || c.core.Unsaved() || c.blocked() || c.state.store.transient()
 }
 
 // blocked reports whether the assigned configuration was not started because the
 // store failed. Callers hold mu.
 func (c *Controller[T]) blocked() bool { return c.state.skipped.transient() }
+
+// transient reports whether e is a fault of the store that may pass.
+func (e *ReasonError) transient() bool { return e != nil && rollout.Reason(e.Reason).Transient() }
 
 // retryStore is the retry.
 func (l *loop[T]) retryStore() {
@@ -298,7 +303,7 @@ func (l *loop[T]) retryStore() {
 // necessary. Callers hold mu.
 func (l *loop[T]) tryStore() error {
 	c := l.c
-	if !c.store.Opened() || c.store.Unreadable() != nil {
+	if !c.store.Complete() {
 		if _, err := c.openStore(); err != nil {
 			return err
 		}
@@ -549,4 +554,42 @@ func (l *loop[T]) onCheck(err error) {
 	if next > 0 {
 		l.check.Reset(next)
 	}
+}
+
+// errorStreaks report once that something fails, and once that it works again.
+type errorStreaks struct{ source, store, other report.Streak }
+
+// sourceClass tells apart the errors of the source that are each reported once: it has
+// no such configuration, it does not answer, or it has another problem.
+func sourceClass(err error) int {
+	switch {
+	case errors.Is(err, ErrSourceNotFound):
+		return 1
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return 2
+	}
+	return 0
+}
+
+// sourceRetry is the delay after errors of the source in a row.
+func sourceRetry() backoff.Policy {
+	return backoff.Policy{Base: 200 * time.Millisecond, Cap: 10 * time.Second}
+}
+
+// storeRetry is the delay after failures of the store in a row.
+func storeRetry() backoff.Policy {
+	return backoff.Policy{Base: 10 * time.Second, Cap: 10 * time.Minute}
+}
+
+// admitRetry is the delay after errors of Admit in a row.
+func admitRetry() backoff.Policy {
+	return backoff.Policy{Base: 10 * time.Second, Cap: 5 * time.Minute}
+}
+
+// repairRetry is the delay before the next repair, after repairs in a row that
+// did not lead to a start, in this process or in those before it. A disk that loses
+// its content again and again must not restart the process, or apply a
+// configuration, again and again at once.
+func repairRetry() backoff.Policy {
+	return backoff.Policy{Base: 10 * time.Second, Cap: 10 * time.Minute}
 }

@@ -1,11 +1,16 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package rollout decides which configuration package configcheckpoint runs, and what
+// is written to its store. [State.Apply] records facts, [State.Next] returns the record that
+// must be written, and the other methods return decisions. The package does no I/O.
 package rollout
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -432,4 +437,409 @@ func (s *State) Check() error {
 		}
 	}
 	return nil
+}
+
+// A Candidate is one configuration to try to run.
+type Candidate struct {
+	// Role is the part it would play, and Ref names it; zero for Default.
+	Role Role
+	Ref  Ref
+	// Unproven means that a start must be recorded before it is made.
+	Unproven bool
+}
+
+// candidates returns what build may run according to the record, best first. The
+// last one is always the built-in default.
+func candidates(r Record, build string) []Candidate {
+	var chain []Candidate
+	add := func(role Role, ref *Ref, unproven bool) {
+		if ref == nil || slices.ContainsFunc(chain, func(c Candidate) bool { return c.Ref.Digest == ref.Digest }) {
+			return
+		}
+		chain = append(chain, Candidate{role, *ref, unproven})
+	}
+	if r.Assigned != nil {
+		if _, rejected := r.rejection(r.Assigned.Digest, build); !rejected || r.proven() {
+			add(Assigned, r.Assigned, !r.proven())
+		}
+	}
+	add(LastKnownGood, r.LKG, false)
+	if r.Previous != nil {
+		// It was good once, and may have been tried again and found bad.
+		if _, rejected := r.rejection(r.Previous.Digest, build); !rejected {
+			add(Previous, r.Previous, false)
+		}
+	}
+	return append(chain, Candidate{Role: Default})
+}
+
+// An Action is the decision about a payload.
+type Action int
+
+const (
+	// Nothing: the payload runs, or it is assigned and known not to run.
+	Nothing Action = iota
+	// ReportRejection: this build rejected the same content before.
+	ReportRejection
+	// Repair: it is assigned and its stored copy is unusable.
+	Repair
+	// AwaitStore: it is assigned, and the store failed. The store is retried
+	// without another delivery.
+	AwaitStore
+	// Stage: it is not assigned.
+	Stage
+	// Unassign: the source wants the built-in default.
+	Unassign
+)
+
+// String returns the name of the action.
+func (a Action) String() string {
+	return [...]string{"Nothing", "ReportRejection", "Repair", "AwaitStore", "Stage", "Unassign"}[a]
+}
+
+// decideDelivery decides about a payload with digest d; the zero Digest
+// unassigns. The running configuration has the digest running, and skipped is
+// why that is not the assigned one, or "".
+func decideDelivery(r Record, build string, running Digest, skipped Reason, d Digest) Action {
+	if d.IsZero() {
+		if r.Assigned == nil {
+			return Nothing
+		}
+		return Unassign
+	}
+	if !r.isGood(d) { // a proven configuration is never rejected
+		if _, rejected := r.rejection(d, build); rejected {
+			return ReportRejection
+		}
+	}
+	switch {
+	case !r.isAssigned(d):
+		return Stage
+	case running == d:
+		return Nothing
+	case skipped == CheckpointCorrupt:
+		return Repair
+	case skipped.Transient():
+		return AwaitStore
+	}
+	return Nothing
+}
+
+// A Verdict is the decision about the configuration on trial.
+type Verdict int
+
+const (
+	// Undecided: the trial goes on.
+	Undecided Verdict = iota
+	// Passed: it was healthy for Soak without a break.
+	Passed
+	// Failed: it was unhealthy for Grace without a break.
+	Failed
+	// Lasted: its process has lived for Soak, and may be unwell now and then. That it
+	// ends later, perhaps in a power cut, says nothing about the configuration.
+	Lasted
+)
+
+// String returns the name of the verdict.
+func (v Verdict) String() string {
+	return [...]string{"Undecided", "Passed", "Failed", "Lasted"}[v]
+}
+
+// A soak follows the health of the configuration on trial within one process.
+// Its times carry the monotonic clock, so a step of the wall clock neither
+// shortens nor lengthens a trial.
+//
+// Invariant: a configuration is not healthy and unhealthy at once.
+type soak struct {
+	good time.Time // start of the unbroken health; zero while unhealthy
+	bad  time.Time // start of the unbroken illness; zero while healthy
+}
+
+// observe applies the result of a check at now.
+func (s soak) observe(now time.Time, healthy bool) soak {
+	if healthy {
+		s.bad = time.Time{}
+		if s.good.IsZero() {
+			s.good = now
+		}
+		return s
+	}
+	s.good = time.Time{}
+	if s.bad.IsZero() {
+		s.bad = now
+	}
+	return s
+}
+
+// verdict decides after a check at now.
+func (s soak) verdict(now time.Time, r *Rules) Verdict {
+	switch {
+	case !s.good.IsZero() && now.Sub(s.good) >= r.Soak:
+		return Passed
+	case !s.bad.IsZero() && now.Sub(s.bad) >= r.Grace:
+		return Failed
+	}
+	return Undecided
+}
+
+// next returns the delay after now until the next check. The check that could
+// decide is made on time.
+func (s soak) next(now time.Time, r *Rules) time.Duration {
+	decides := s.good.Add(r.Soak)
+	if !s.bad.IsZero() {
+		decides = s.bad.Add(r.Grace)
+	}
+	left := max(decides.Sub(now), 0)
+	if !r.Health {
+		return left
+	}
+	if left == 0 || left > r.Every {
+		return r.Every
+	}
+	return left
+}
+
+// An inspection is the decoding and validation of a payload that does not run.
+// While it is under way it is the store's note, so that the next process knows
+// that this one ended during it. The note is not flushed: it has to survive
+// os.Exit, a stack overflow or the end of memory, not a power cut.
+type inspection struct {
+	Digest Digest `json:"digest"`
+	Build  string `json:"build,omitempty"`
+	// Deaths counts the processes that ended during an inspection of the payload.
+	Deaths int `json:"deaths,omitempty"`
+	// Over says that the process lived on, and was asked to stop: the note only keeps
+	// the deaths before it.
+	Over bool `json:"over,omitempty"`
+}
+
+// interrupted returns the inspection during which the process before this one
+// ended; zero if note is none.
+func interrupted(note []byte) inspection {
+	var i inspection
+	if note == nil || json.Unmarshal(note, &i) != nil {
+		return inspection{}
+	}
+	if !i.Over {
+		i.Deaths++
+	}
+	i.Over = false
+	return i
+}
+
+// note returns i as the store keeps it.
+func (i inspection) note() []byte {
+	text, _ := json.Marshal(i) // nothing in it can fail
+	return text
+}
+
+// again returns the inspection of d by build that follows i.
+func (i inspection) again(d Digest, build string) inspection {
+	if i.Digest == d && i.Build == build {
+		return i
+	}
+	return inspection{Digest: d, Build: build}
+}
+
+// The functions below are the questions about a record, and its changes. Each of these
+// returns a changed copy.
+
+// proven reports whether the assigned configuration has passed its trial.
+func (r Record) proven() bool {
+	return r.Assigned != nil && r.LKG != nil && r.Assigned.Digest == r.LKG.Digest
+}
+
+// isAssigned reports whether the configuration with digest d is assigned.
+func (r Record) isAssigned(d Digest) bool { return r.Assigned != nil && r.Assigned.Digest == d }
+
+// isGood reports whether the configuration with digest d is last known good.
+func (r Record) isGood(d Digest) bool { return r.LKG != nil && r.LKG.Digest == d }
+
+// rejection returns why build must not run d, and whether there is such a
+// rejection.
+func (r Record) rejection(d Digest, build string) (Rejection, bool) {
+	for _, x := range r.Rejected {
+		if x.Digest == d && x.Build == build {
+			return x, true
+		}
+	}
+	return Rejection{}, false
+}
+
+// stage assigns ref. It is put on trial, unless it is the last-known-good one,
+// which needs none.
+func stage(r Record, ref Ref, build string) Record {
+	r.Repairs = 0
+	if r.isGood(ref.Digest) {
+		r.Assigned, r.Trial = r.LKG, nil
+		return r
+	}
+	r.Assigned = &ref
+	r.Trial = &Trial{Digest: ref.Digest, Build: build}
+	return r
+}
+
+// unassign returns to the built-in default. No earlier configuration stays to
+// fall back on, because the operator withdrew them.
+func unassign(r Record) Record {
+	r.Repairs = 0
+	r.Assigned, r.LKG, r.Previous, r.Trial = nil, nil, nil, nil
+	return r
+}
+
+// promote makes running the last-known-good configuration. It takes the running
+// configuration and not the assigned one: the two differ as soon as a newer one
+// is staged, and a configuration that never ran must never be called good.
+func promote(r Record, running Digest) (Record, bool) {
+	if !r.isAssigned(running) || r.proven() {
+		return r, false
+	}
+	if r.LKG != nil {
+		r.Previous = r.LKG
+	}
+	r.LKG, r.Trial = r.Assigned, nil
+	r.Rejected = slices.DeleteFunc(slices.Clone(r.Rejected), func(x Rejection) bool { return x.Digest == running })
+	return r, true
+}
+
+// reject records that x.Build must not run x.Digest.
+func reject(r Record, x Rejection) Record {
+	x.Message = Tidy(x.Message, MaxMessage)
+	r.Rejected = slices.DeleteFunc(slices.Clone(r.Rejected), func(old Rejection) bool {
+		return old.Digest == x.Digest && old.Build == x.Build
+	})
+	r.Rejected = append(r.Rejected, x)
+	if r.Trial != nil && r.Trial.Digest == x.Digest {
+		r.Trial = withoutBuild(r, x.Build)
+	}
+	return r.trimRejected()
+}
+
+// withoutBuild returns the trial without the starts of a build, which has rejected the
+// configuration: that of the other builds, or nil if they made none.
+func withoutBuild(r Record, build string) *Trial {
+	others := trialOf(r, build).Others
+	if len(others) == 0 {
+		return nil
+	}
+	last := others[len(others)-1]
+	return &Trial{Digest: r.Trial.Digest, Build: last.Build, Failed: last.Failed, Rebooted: last.Rebooted, Others: others[:len(others)-1]}
+}
+
+// trimRejected limits the number of rejections. That of the assigned
+// configuration stays as long as it is assigned. Of the others, those of
+// configurations that never ran go first, because they would be rejected again
+// in the same way; then the oldest.
+func (r Record) trimRejected() Record {
+	r.Rejected = slices.Clone(r.Rejected)
+	for len(r.Rejected) > MaxRejected {
+		oldest := slices.IndexFunc(r.Rejected, func(x Rejection) bool { return x.Reason.beforeRunning() && !r.isAssigned(x.Digest) })
+		if oldest < 0 {
+			oldest = max(0, slices.IndexFunc(r.Rejected, func(x Rejection) bool { return !r.isAssigned(x.Digest) }))
+		}
+		r.Rejected = slices.Delete(r.Rejected, oldest, oldest+1)
+	}
+	return r
+}
+
+// withRepairs sets the count of repairs.
+func withRepairs(r Record, n int) (Record, bool) {
+	changed := r.Repairs != n
+	r.Repairs = n
+	return r, changed
+}
+
+// forget removes every rejection of d.
+func forget(r Record, d Digest) (Record, bool) {
+	kept := slices.DeleteFunc(slices.Clone(r.Rejected), func(x Rejection) bool { return x.Digest == d })
+	if len(kept) == len(r.Rejected) {
+		return r, false
+	}
+	r.Rejected = kept
+	return r, true
+}
+
+// trialOf returns the trial of the assigned configuration by build. If another build
+// made the last starts, these are kept among the others, so that the starts of two
+// builds that take turns add up.
+func trialOf(r Record, build string) Trial {
+	t := Trial{Digest: r.Assigned.Digest, Build: build}
+	last := r.Trial
+	switch {
+	case last == nil:
+		return t
+	case last.Build == build:
+		return *last
+	}
+	for _, b := range append(slices.Clone(last.Others), Starts{last.Build, last.Failed, last.Rebooted}) {
+		switch {
+		case b.Build == build:
+			t.Failed, t.Rebooted = b.Failed, b.Rebooted
+		case b.Failed > 0:
+			t.Others = append(t.Others, b)
+		}
+	}
+	t.Others = t.Others[max(0, len(t.Others)-MaxOthers):]
+	return t
+}
+
+// openAttempt counts a start before it is made, so that a configuration that
+// ends the process has been counted.
+func openAttempt(r Record, build, bootID string) Record {
+	t := trialOf(r, build)
+	t.Open, t.BootID = true, bootID
+	r.Trial = &t
+	return r
+}
+
+// endAttempt closes an open start. A clean one does not count.
+func endAttempt(r Record, clean bool, note string) (Record, bool) {
+	if r.Trial == nil || !r.Trial.Open {
+		return r, false
+	}
+	t := *r.Trial
+	t.Open, t.BootID = false, ""
+	if !clean {
+		t.Failed++
+		t.Note = Tidy(note, MaxMessage)
+	}
+	r.Trial = &t
+	return r, true
+}
+
+// afterBoot closes the start that the process before this one left open: it died
+// for an unknown reason.
+func afterBoot(r Record, bootID string) Record {
+	if r.Trial == nil || !r.Trial.Open {
+		return r
+	}
+	t := *r.Trial
+	t.Open = false
+	t.Failed++
+	if t.BootID != bootID {
+		t.Rebooted++
+	}
+	t.BootID, t.Note = "", ""
+	r.Trial = &t
+	return r
+}
+
+// crashLoop returns the rejection of an assigned configuration that build has
+// started limit times without success.
+func crashLoop(r Record, build string, limit int) (Rejection, bool) {
+	if r.Assigned == nil || r.proven() {
+		return Rejection{}, false
+	}
+	t := trialOf(r, build)
+	if t.Failed < limit {
+		return Rejection{}, false
+	}
+	message := fmt.Sprintf("%d starts without success", t.Failed)
+	if t.Rebooted > 0 {
+		message += fmt.Sprintf(", %d of them ended with a reboot of the machine", t.Rebooted)
+	}
+	if t.Note != "" {
+		message += "; the last one said: " + t.Note
+	}
+	return Rejection{Digest: t.Digest, Build: build, Reason: CrashLoop, Message: message}, true
 }
