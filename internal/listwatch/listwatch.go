@@ -98,8 +98,10 @@ func cannotStream(client any) bool {
 func New(cfg Config) *Source {
 	p := &pacer{outcome: cfg.Outcome, policy: cfg.Retries}
 	// A reflector's calls do not overlap.
-	var ends time.Time // when the last stream ends, if it does not break
-	var doubt bool     // the version of the last stream may be newer than the server's
+	var ends time.Time   // when the last stream ends, if it does not break
+	var doubt bool       // the version of the last stream may be newer than the server's
+	var opened time.Time // when the last stream began; zero: its length was counted
+	var brief int        // the streams in a row that ended before steady
 	relist := func() (watch.Interface, error) {
 		doubt = true
 		return nil, errRelist
@@ -127,6 +129,15 @@ func New(cfg Config) *Source {
 			return list, p.note(ctx, err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			if !opened.IsZero() {
+				if brief++; time.Since(opened) >= steady {
+					brief = 0
+				}
+				opened = time.Time{}
+				if brief > 1 && !sleep(ctx, cfg.Retries.Delay(brief-1)) { // the first such stream is normal
+					return nil, ctx.Err()
+				}
+			}
 			opts.FieldSelector = cfg.FieldSelector
 			lists := opts.SendInitialEvents != nil && *opts.SendInitialEvents
 			switch {
@@ -143,7 +154,7 @@ func New(cfg Config) *Source {
 				stream, err := Bounded(ctx, cfg.AnswerTimeout, opts, cfg.Watch)
 				switch err = p.note(ctx, err); {
 				case err == nil:
-					doubt = false
+					doubt, opened = false, time.Now()
 					if lists && cfg.Listed != nil {
 						return listing(stream, cfg.Listed), nil
 					}
@@ -159,6 +170,11 @@ func New(cfg Config) *Source {
 		},
 	}}
 }
+
+// steady is the time that a stream lasts if nothing is wrong with it. A proxy may close each stream
+// after its first events. So if streams end sooner, the delay before the next one grows, and a list
+// in between has the same delay.
+const steady = 30 * time.Second
 
 // early is how much too early a stream may end that did not break.
 const early = time.Second
@@ -270,15 +286,23 @@ func (p *pacer) note(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
-	if delay := p.delay(ctx, err); delay > 0 {
-		timer := time.NewTimer(delay)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-	}
+	sleep(ctx, p.delay(ctx, err))
 	return err
+}
+
+// sleep waits for d. It reports false if ctx is done before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (p *pacer) delay(ctx context.Context, err error) (delay time.Duration) {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +45,8 @@ type subject struct {
 	informer cache.SharedIndexInformer
 	wait     time.Duration // the delay that Outcome returns
 
+	endsEarly atomic.Bool // each stream ends after its first event
+
 	mu   sync.Mutex
 	seen []error // recorded by Outcome
 
@@ -59,8 +62,14 @@ func bubble(t *testing.T, test func(*subject)) {
 		s.put("other", "n2")
 		client := s.server.Client(apitest.User{}).CoreV1().Pods("default")
 		s.informer = cache.NewSharedIndexInformer(New(Config{
-			List:          func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
-			Watch:         client.Watch,
+			List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
+			Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				w, err := client.Watch(ctx, o)
+				if err == nil && s.endsEarly.Load() {
+					w = firstEvent(w)
+				}
+				return w, err
+			},
 			FieldSelector: "spec.nodeName=n1",
 			ListTimeout:   listTimeout,
 			AnswerTimeout: answerTimeout,
@@ -75,6 +84,48 @@ func bubble(t *testing.T, test func(*subject)) {
 		test(s)
 		s.stop()
 	})
+}
+
+// A proxy that closes each stream after its first event, which is before the end of a streamed
+// list, does not make an informer spin.
+func TestStreamsThatEndEarly(t *testing.T) {
+	bubble(t, func(s *subject) {
+		s.endsEarly.Store(true)
+		s.server.Inject(apitest.Fault{Match: pods, Latency: 100 * time.Millisecond})
+		s.start()
+		s.pass(30 * time.Minute)
+		if n := len(s.server.Requests(pods)); n < 20 || n > 100 {
+			s.Errorf("%d requests in half an hour", n)
+		}
+		s.endsEarly.Store(false)
+		s.pass(time.Minute)
+		s.has(1)
+		s.put("late", "n1")
+		s.pass(time.Second)
+		s.has(2)
+	})
+}
+
+// firstEvent returns a stream that ends after the first event of w.
+func firstEvent(w watch.Interface) watch.Interface {
+	events := make(chan watch.Event)
+	early := watch.NewProxyWatcher(events)
+	go func() {
+		defer close(events)
+		defer w.Stop()
+		select {
+		case event, ok := <-w.ResultChan():
+			if !ok {
+				return
+			}
+			select {
+			case events <- event:
+			case <-early.StopChan():
+			}
+		case <-early.StopChan():
+		}
+	}()
+	return early
 }
 
 // outcomes returns the errors that Outcome received.
