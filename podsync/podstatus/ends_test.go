@@ -104,8 +104,8 @@ func TestARejectedPodHasNoContainerStatuses(t *testing.T) {
 	} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}, Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: tc.stored}}
 		next, _ := podstatus.Next(pod, podstatus.Update{
-			Stopped: true, Observed: corev1.PodStatus{ContainerStatuses: tc.observed},
-			Failure: &podstatus.Failure{Reason: "OutOfcpu", Message: "no", Unstarted: true},
+			Stopped: true, Unstarted: true, Observed: corev1.PodStatus{ContainerStatuses: tc.observed},
+			Failure: &podstatus.Failure{Reason: "OutOfcpu", Message: "no"},
 		})
 		if len(next.ContainerStatuses) != tc.want || next.Phase != corev1.PodFailed || next.Reason != "OutOfcpu" {
 			t.Errorf("%s: %+v", name, next)

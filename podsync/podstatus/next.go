@@ -34,7 +34,7 @@ func Next(pod *corev1.Pod, u Update) (corev1.PodStatus, field.ErrorList) {
 	}
 	if u.Stopped {
 		m.completeByPhase()
-		if f := u.Failure; f != nil && f.Unstarted && !HasStarted(&m.next) {
+		if u.Unstarted && !HasStarted(&m.next) {
 			m.next.InitContainerStatuses, m.next.ContainerStatuses, m.next.EphemeralContainerStatuses = nil, nil, nil
 		} else {
 			settle(&pod.Spec, &m.next)

@@ -48,6 +48,12 @@ type Update struct {
 	// It shows once Stopped is true.
 	Failure *Failure
 
+	// Unstarted says that nothing of the pod was started, as far as is known: it was
+	// rejected, or it was deleted or evicted before. If Stopped is true and no status shows
+	// otherwise, the pod gets no container statuses, like one that a kubelet rejects: a container
+	// that never ran has no exit code.
+	Unstarted bool
+
 	// KeepPhase takes Observed.Phase, if it is set and possible, in place of
 	// the phase that the containers add up to. "Possible" excludes a terminal
 	// phase before Stopped, Succeeded without an exit code 0 of every container
@@ -75,10 +81,6 @@ type Failure struct {
 	// (KEP-3329), for example corev1.PodReasonTerminationByKubelet, by which a
 	// Job distinguishes an eviction from a failure of its own. Empty adds none.
 	DisruptionReason string
-	// Unstarted says that nothing of the pod was started, as far as is known: it was
-	// rejected. If no status shows otherwise, it has no container statuses, like a pod that
-	// a kubelet rejects, because there is no exit code of a container that never ran.
-	Unstarted bool
 }
 
 // merger holds one call of Next.

@@ -157,9 +157,10 @@ func (t *State) seen(now Instant, ev Seen) (news News) {
 	v := ev.Version
 	news.First = !t.Seen()
 	t.api.cached = true
-	recorded := t.api.recorded
+	recorded, revived := t.api.recorded, false
 	t.api.recorded = false
 	if news.First || !Older(v.ResourceVersion(), t.api.pod.ResourceVersion()) || t.rewound(v) {
+		revived = t.revive()
 		t.api.presence, t.api.restored, t.suspect.goneSince = present, false, 0
 	}
 	if recorded {
@@ -175,6 +176,7 @@ func (t *State) seen(now Instant, ev Seen) (news News) {
 		ended := podstatus.Lost(&t.Pod().Status) // with the history that the record does not have
 		t.provider.lost = &ended
 	}
+	news.New = news.New || revived
 	if !news.New || !news.First {
 		return news
 	}

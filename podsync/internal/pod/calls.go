@@ -67,7 +67,8 @@ func (t *State) callReturned(at Moment, ev Returned) (news News) {
 		t.write.news.statusSeq++
 	case ev.Result == Refused && (c.Op == Start || c.Op == Admit || c.Op == Annotate):
 		t.call.err = ev.Err
-		t.beginTermination(now, StopRejected, &podstatus.Failure{Reason: ev.Rejection.Reason, Message: messageRejected + ev.Rejection.Message, Unstarted: true}, MinGrace)
+		t.beginTermination(now, StopRejected, &podstatus.Failure{Reason: ev.Rejection.Reason, Message: messageRejected + ev.Rejection.Message}, MinGrace)
+		t.end.unstarted = !t.started()
 	case c.fate == canceled:
 		t.call.retryAt = 0 // it failed because it was canceled
 	default:

@@ -58,8 +58,9 @@ func (t *State) Since(before Trace) (now Trace, err error) {
 	}
 	if before.instance >= stopped && !t.Stopped() {
 		runsAgain := t.provider.instance == held && t.end != nil && t.end.accepted == 0
-		if closed := !t.Known() || t.Orphan(); !runsAgain && !closed {
-			err = errors.New("an instance never leaves stopped or forgotten, except that a List shows that the provider runs it again")
+		revived := before.instance == forgotten && t.provider.instance == none && t.end != before.end
+		if closed := !t.Known() || t.Orphan(); !runsAgain && !revived && !closed {
+			err = errors.New("an instance never leaves stopped or forgotten, except that a List shows that the provider runs it again, or that it was never started")
 		}
 	}
 	if t.end != nil && t.end == before.end && (now.grace > before.grace || before.passed > 0 && now.passed > before.passed) {

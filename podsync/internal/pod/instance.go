@@ -53,10 +53,12 @@ func (t *State) markStopped(now Instant) {
 	if t.Stopped() {
 		return
 	}
+	unstarted := t.Seen() && !t.running() && !t.started()
 	t.provider.needsInspect = false
 	t.becomeEnded()
 	t.call.retryAt, t.call.failures = 0, 0
 	t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
+	t.end.unstarted = t.end.unstarted || unstarted
 	if !t.rules.Releases && t.end.stops > 0 {
 		t.becomeForgotten() // Stop was all there is
 	}

@@ -92,7 +92,7 @@ const (
 // providerState is the provider's view of the pod.
 //
 // Invariant: an instance never leaves stopped or forgotten, except that a List
-// shows that the provider runs it again.
+// shows that the provider runs it again, or that it was never started and the API has it again.
 // Invariant: doubted or missed implies no termination, and is what lostSince means.
 // Invariant: at most one of status and mirror is set.
 // Invariant: generation is at most api.pod.Generation.
@@ -285,6 +285,8 @@ type termination struct {
 	accepted Instant       // when Stop last succeeded; 0: never
 	killAt   Instant       // when the grace period of the first success ends
 	recheck  Instant       // when to call Stop again; 0 if it was not accepted
+
+	unstarted bool // nothing of the pod was started, as far as is known
 }
 
 // record returns what the checkpoint keeps of the termination.
@@ -301,7 +303,7 @@ var steps = [...][]instance{
 	held:      {none, running, stopped},
 	running:   {held, stopped},
 	stopped:   {held, forgotten},
-	forgotten: {held},
+	forgotten: {none, held},
 }
 
 // step changes the state of the instance. It refuses an illegal step: the state stays as
@@ -339,6 +341,20 @@ func (t *State) becomeEnded() {
 	} else {
 		t.step(forgotten)
 	}
+}
+
+// revive takes back the end of a pod that a LIST left out by mistake before anything of it was
+// started: nothing has happened to it. It reports whether it did.
+func (t *State) revive() bool {
+	if t.api.presence != gone || t.provider.instance != forgotten || t.provider.seenSeq > 0 || t.write.inflight != nil || t.final() {
+		return false
+	}
+	if e := t.end; e.reason != StopDeleted || !e.unstarted || t.deleted() {
+		return false // it ends for another reason
+	}
+	t.end = nil
+	t.step(none)
+	return true
 }
 
 // look records what Lists have shown. since is the time since which they leave out a pod that

@@ -46,7 +46,7 @@ func (t *State) update(wall time.Time) podstatus.Update {
 		if t.report() == nil {
 			t.addWaiting(&u.Observed)
 		}
-		u.Failure, u.Generation = t.end.failure, t.Pod().Generation
+		u.Failure, u.Unstarted, u.Generation = t.end.failure, t.end.unstarted, t.Pod().Generation
 	case t.running() && !t.rules.Updates && !t.provider.saysGeneration:
 		u.Generation = t.Pod().Generation // nothing else can accept it
 	case t.unapplied() && t.provider.resources != 0 && t.provider.resources != resourcesOf(t.Pod()):
