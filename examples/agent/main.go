@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/configcheckpoint"
 	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
 	"github.com/kubewright/kubewright/examples/internal/kube"
@@ -84,14 +85,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "booted with the %s configuration, %s\n", active.Role, active.Ref)
 
-	var failure error
-	group := kube.NewGroup(ctx)
-	group.Go(func(ctx context.Context) error {
-		failure = work.run(ctx, active.Config)
-		return failure
-	})
-	group.Go(controller.Run)
-	err = group.Wait()
+	err = kubewright.Run(ctx, controller, job{work, active.Config})
+	failure := err
+	if errors.Is(err, configcheckpoint.ErrRestart) {
+		failure = nil // it is the controller that has ended
+	}
 	// The reason for the end of the work decides whether this start counts
 	// against the configuration: a requested stop does not count.
 	err = errors.Join(err, controller.Close(failure))
@@ -100,6 +98,18 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	return err
 }
+
+// A job is the work with the settings of this start.
+type job struct {
+	*work
+	settings Settings
+}
+
+// Name is the name in the errors of kubewright.Run.
+func (job) Name() string { return "work" }
+
+// Run works until ctx is done.
+func (j job) Run(ctx context.Context) error { return j.run(ctx, j.settings) }
 
 // restart is the error of a process that requests a restart.
 type restart struct{ error }

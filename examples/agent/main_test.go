@@ -123,7 +123,7 @@ func TestRollouts(t *testing.T) {
 	}
 
 	d.assign("greeting: too much\nbufferMiB: 1000000000\n")
-	if n := d.prints("Staged: ", "panic: runtime error: makeslice", "booted with the LastKnownGood", "AgentConfigOK=False CrashLoop"); n != 4 {
+	if n := d.prints("Staged: ", "panic in work: runtime error: makeslice", "booted with the LastKnownGood", "AgentConfigOK=False CrashLoop"); n != 4 {
 		t.Errorf("a configuration that crashes was started %d times, want 3, and then the good one", n-1)
 	}
 

@@ -36,6 +36,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubewright/kubewright"
 	"github.com/kubewright/kubewright/configcheckpoint"
 	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
 	"github.com/kubewright/kubewright/election"
@@ -172,14 +173,11 @@ func runReplica(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	s.settings = active.Config
-	var failure error
-	group := kube.NewGroup(ctx)
-	group.Go(func(ctx context.Context) error {
-		failure = s.candidate.Run(ctx)
-		return failure
-	})
-	group.Go(checkpoint.Run)
-	err = group.Wait()
+	err = kubewright.Run(ctx, s.candidate, checkpoint)
+	failure := err
+	if errors.Is(err, configcheckpoint.ErrRestart) {
+		failure = nil // it is the checkpoint that has ended
+	}
 	// A failure counts against settings on trial; a requested stop does not. An
 	// error that wraps ErrRestart, because settings could not be applied, makes
 	// this process end with a status other than 0, so that it is restarted.

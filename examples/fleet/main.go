@@ -148,7 +148,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 
-	group := kube.NewGroup(ctx)
+	group := newGroup(ctx)
 	group.Last(leases.Run) // a node is alive while it ends
 	group.Go(status.Run)
 	group.Go(func(ctx context.Context) error {

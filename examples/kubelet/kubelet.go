@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright"
+	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/examples/internal/machine"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
@@ -195,14 +196,14 @@ func (k *kubelet) assembleNode(s settings, capacity corev1.ResourceList, conditi
 
 // run runs the controllers until one of them ends or ctx is done. The pods run on,
 // unless the node has been asked to end them.
-func (k *kubelet) run(ctx context.Context) error {
+func (k *kubelet) run(ctx context.Context, checkpoint *configcheckpoint.Controller[settings]) error {
 	defer k.runtime.Close()
 	ctx, cancel := k.drained(ctx)
 	defer cancel()
 	if k.cpus == nil {
-		return kubewright.Run(ctx, k.leases, k.node, k.provider, k.pods, k.server)
+		return kubewright.Run(ctx, k.leases, k.node, k.provider, k.pods, k.server, checkpoint)
 	}
-	return kubewright.Run(ctx, k.leases, k.node, k.provider, k.pods, k.server, k.cpus)
+	return kubewright.Run(ctx, k.leases, k.node, k.provider, k.pods, k.server, k.cpus, checkpoint)
 }
 
 // changed has the Node's status written.

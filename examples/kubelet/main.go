@@ -80,13 +80,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 
 	failure := k.assemble(ctx, active.Config, configkube.NodeCondition(checkpoint.Status, configCondition))
 	if err = failure; err == nil {
-		group := kube.NewGroup(ctx)
-		group.Go(func(ctx context.Context) error {
-			failure = k.run(ctx)
-			return failure
-		})
-		group.Go(checkpoint.Run)
-		err = group.Wait()
+		err = k.run(ctx, checkpoint)
+		if !errors.Is(err, configcheckpoint.ErrRestart) { // else it is the checkpoint that has ended
+			failure = err
+		}
 	}
 	// A failure counts against settings on trial; a cancelled start does not.
 	err = errors.Join(err, checkpoint.Close(failure))

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package kube_test
+package main
 
 import (
 	"context"
@@ -10,14 +10,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/kubewright/kubewright/examples/internal/kube"
 )
 
 func TestGroupEndsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		group := kube.NewGroup(ctx)
+		group := newGroup(ctx)
 		ends := make(chan string, 3)
 		until := func(name string, takes time.Duration) func(context.Context) error {
 			return func(ctx context.Context) error {
@@ -51,10 +49,10 @@ func TestGroupEndsWithTheFirst(t *testing.T) {
 		return errors.New("not the first")
 	}
 	first := errors.New("first")
-	for name, add := range map[string]func(*kube.Group, func(context.Context) error){"Go": (*kube.Group).Go, "Last": (*kube.Group).Last} {
+	for name, add := range map[string]func(*group, func(context.Context) error){"Go": (*group).Go, "Last": (*group).Last} {
 		for _, want := range []error{first, nil} {
 			synctest.Test(t, func(t *testing.T) {
-				group := kube.NewGroup(t.Context())
+				group := newGroup(t.Context())
 				group.Go(wait)
 				group.Last(wait)
 				add(group, func(context.Context) error { return want })
