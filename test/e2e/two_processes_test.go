@@ -106,7 +106,7 @@ func newTwins(t *testing.T, node string) (w *twins, first *program) {
 	pods := watchPods(t, w.client, node)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.PodSpec{
 		NodeName: node, AutomountServiceAccountToken: new(bool),
-		Containers: []corev1.Container{{Name: "c", Image: "none", Command: []string{"sh", "-c", "echo $$ >>" + w.startedFile() + "; exec sleep 1000"}}},
+		Containers: []corev1.Container{{Name: "c", Image: "none", Command: []string{"sh", "-c", "echo $$$$ >>" + w.startedFile() + "; exec sleep 1000"}}},
 	}}
 	w.eventually("the pod to be created", func() bool {
 		_, err := w.client.CoreV1().Pods(node).Create(t.Context(), pod, metav1.CreateOptions{})
