@@ -138,9 +138,13 @@ func (o *observer) starts(t *entry, before *corev1.PodStatus) {
 		return
 	}
 	record := func(fieldPath string, before, after []corev1.ContainerStatus) {
+		known := make(map[string]*corev1.ContainerStatus, len(before))
+		for i := range before {
+			known[before[i].Name] = &before[i]
+		}
 		for i := range after {
 			cs := &after[i]
-			if !startedSince(before, cs) {
+			if !startedSince(known[cs.Name], cs) {
 				continue
 			}
 			o.container(t, fieldPath, cs.Name, reasonStarted, actionStart, "Started container "+cs.Name+", image \""+cs.Image+"\"")
@@ -151,19 +155,17 @@ func (o *observer) starts(t *entry, before *corev1.PodStatus) {
 	record("spec.ephemeralContainers", before.EphemeralContainerStatuses, after.EphemeralContainerStatuses)
 }
 
-// startedSince reports whether the container has begun a run that is not in before.
-func startedSince(before []corev1.ContainerStatus, cs *corev1.ContainerStatus) bool {
-	if cs.State.Running == nil && cs.State.Terminated == nil {
+// startedSince reports whether the container has begun a run that is not in old; nil if nothing is
+// known of it.
+func startedSince(old, cs *corev1.ContainerStatus) bool {
+	switch {
+	case cs.State.Running == nil && cs.State.Terminated == nil:
 		return false
+	case old == nil:
+		return true
 	}
-	for i := range before {
-		old := &before[i]
-		if old.Name == cs.Name {
-			return cs.RestartCount > old.RestartCount || cs.State.Running != nil && old.State.Running == nil ||
-				old.State.Waiting != nil && old.LastTerminationState.Terminated == nil
-		}
-	}
-	return true
+	return cs.RestartCount > old.RestartCount || cs.State.Running != nil && old.State.Running == nil ||
+		old.State.Waiting != nil && old.LastTerminationState.Terminated == nil
 }
 
 // kills records that the containers that run are being stopped.

@@ -52,13 +52,14 @@ func scheduled(stored []corev1.PodCondition) corev1.PodCondition {
 // observedConditions writes the conditions in the report that are the provider's
 // to write, and returns its PodReadyToStartContainers, if any.
 func (m *merger) observedConditions(ends bool) (sandbox corev1.PodCondition) {
+	reported := conditionsIn(m.observed.Conditions)
 	for i, c := range m.observed.Conditions {
 		at := place{"conditions", i}
 		if errs := checkCondition(at.path(), &c); len(errs) > 0 {
 			m.problems = append(m.problems, errs...)
 			continue
 		}
-		if indexOf(m.observed.Conditions, c.Type) != i {
+		if reported.index(string(c.Type)) != i {
 			m.problem(field.Duplicate(at.path("type"), c.Type))
 			continue
 		}
@@ -78,7 +79,7 @@ func (m *merger) observedConditions(ends bool) (sandbox corev1.PodCondition) {
 	}
 	if m.observed.Conditions != nil {
 		for _, t := range [...]corev1.PodConditionType{corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting} {
-			if at := indexOf(m.next.Conditions, t); at >= 0 && indexOf(m.observed.Conditions, t) < 0 {
+			if at := indexOf(m.next.Conditions, t); at >= 0 && reported.find(string(t)) == nil {
 				m.next.Conditions = append(m.next.Conditions[:at], m.next.Conditions[at+1:]...)
 			}
 		}
@@ -88,7 +89,7 @@ func (m *merger) observedConditions(ends bool) (sandbox corev1.PodCondition) {
 		case corev1.PodScheduled, corev1.ContainersReady, corev1.PodReady, corev1.PodInitialized, corev1.PodReadyToStartContainers, corev1.DisruptionTarget:
 			continue
 		}
-		if at := indexOf(m.next.Conditions, t); at >= 0 && indexOf(m.observed.Conditions, t) < 0 {
+		if at := indexOf(m.next.Conditions, t); at >= 0 && reported.find(string(t)) == nil {
 			m.next.Conditions = append(m.next.Conditions[:at], m.next.Conditions[at+1:]...)
 		}
 	}

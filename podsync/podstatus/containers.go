@@ -41,11 +41,12 @@ func mergeContainers(m *merger, k kind, specs []corev1.Container, list string, s
 		return nil
 	}
 	var out []corev1.ContainerStatus
+	before, now := statusesIn(stored), statusesIn(observed)
 	for i := range specs {
 		c := &specs[i]
-		old := find(stored, c.Name)
-		at := indexOfContainer(observed, c.Name)
-		before := len(out)
+		old := before.find(c.Name)
+		at := now.index(c.Name)
+		n := len(out)
 		switch {
 		case at >= 0 && (old == nil || observed[at].State != corev1.ContainerState{}):
 			out = append(out, m.container(k, c, place{list, at}, old, observed[at]))
@@ -54,37 +55,20 @@ func mergeContainers(m *merger, k kind, specs []corev1.Container, list string, s
 		case len(observed) > 0 && k != ephemeral:
 			out = append(out, m.container(k, c, place{list, i}, nil, corev1.ContainerStatus{Name: c.Name}))
 		}
-		if k != ephemeral && len(out) > before {
-			m.containerResources(c, old, &out[before])
+		if k != ephemeral && len(out) > n {
+			m.containerResources(c, old, &out[n])
 		}
 	}
+	known := containersIn(specs)
 	for i := range observed {
 		switch name := observed[i].Name; {
-		case indexOfContainer(observed, name) != i:
+		case now.index(name) != i:
 			m.problem(field.Duplicate(place{list, i}.path("name"), name))
-		case !hasContainer(specs, name):
+		case known.find(name) == nil:
 			m.problem(field.Invalid(place{list, i}.path("name"), name, "not a container of the spec: podsync leaves such a status out, although the API server would store it"))
 		}
 	}
 	return out
-}
-
-func indexOfContainer(list []corev1.ContainerStatus, name string) int {
-	for i := range list {
-		if list[i].Name == name {
-			return i
-		}
-	}
-	return -1
-}
-
-func hasContainer(specs []corev1.Container, name string) bool {
-	for i := range specs {
-		if specs[i].Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // container returns the status to store for one container of the spec. Its observed

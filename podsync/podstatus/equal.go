@@ -16,12 +16,13 @@ func Equal(a, b *corev1.PodStatus) bool {
 	if len(a.Conditions) != len(b.Conditions) {
 		return false
 	}
+	first, others := conditionsIn(a.Conditions), conditionsIn(b.Conditions)
 	for i := range a.Conditions {
-		at := indexOf(b.Conditions, a.Conditions[i].Type)
-		if indexOf(a.Conditions, a.Conditions[i].Type) < i {
+		c := &a.Conditions[i]
+		if first.index(string(c.Type)) < i {
 			continue // of a type that is there twice the first one counts
 		}
-		if at < 0 || !equalCondition(&a.Conditions[i], &b.Conditions[at]) {
+		if other := others.find(string(c.Type)); other == nil || !equalCondition(c, other) {
 			return false
 		}
 	}

@@ -222,23 +222,25 @@ func (w *patchWriter) conditions(old, next []corev1.PodCondition) {
 		}
 		out = c.append(out)
 	}
+	olds, nexts := conditionsIn(old), conditionsIn(next)
 	for i := range next {
 		c := &next[i]
-		at := indexOf(old, c.Type)
-		if at >= 0 && equalCondition(&old[at], c) || indexOf(next, c.Type) < i {
+		before := olds.find(string(c.Type))
+		switch {
+		case nexts.index(string(c.Type)) < i:
 			continue // of a type that is there twice the first one counts
-		}
-		var before corev1.PodCondition
-		if at >= 0 {
-			before = old[at]
+		case before == nil:
+			before = &corev1.PodCondition{}
+		case equalCondition(before, c):
+			continue
 		}
 		var p patchWriter
 		p.set("type", c.Type)
-		p.condition(&before, c)
+		p.condition(before, c)
 		add(&p)
 	}
 	for i := range old {
-		if indexOf(next, old[i].Type) < 0 {
+		if nexts.find(string(old[i].Type)) == nil {
 			add(&patchWriter{fields: []member{{"$patch", "delete"}, {"type", old[i].Type}}})
 		}
 	}

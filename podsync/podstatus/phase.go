@@ -96,8 +96,9 @@ func FinalPhase(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodPhase 
 	if len(spec.Containers) == 0 {
 		return corev1.PodFailed
 	}
+	statuses, inits := statusesIn(status.ContainerStatuses), statusesIn(status.InitContainerStatuses)
 	for i := range spec.Containers {
-		cs := find(status.ContainerStatuses, spec.Containers[i].Name)
+		cs := statuses.find(spec.Containers[i].Name)
 		if cs == nil || !exitedZero(cs) {
 			return corev1.PodFailed
 		}
@@ -107,7 +108,7 @@ func FinalPhase(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodPhase 
 		if IsSidecar(c) {
 			continue
 		}
-		if cs := find(status.InitContainerStatuses, c.Name); cs != nil && !exitedZero(cs) {
+		if cs := inits.find(c.Name); cs != nil && !exitedZero(cs) {
 			return corev1.PodFailed
 		}
 	}
@@ -138,11 +139,12 @@ type tally struct {
 
 func tallyOf(spec *corev1.PodSpec, status *corev1.PodStatus) tally {
 	var t tally
-	all := restartsAll(spec, status)
+	statuses, inits := statusesIn(status.ContainerStatuses), statusesIn(status.InitContainerStatuses)
+	all := restartsAll(spec, statuses, inits)
 	initialized := false // a regular container has started since the init containers began
 	for i := range spec.Containers {
 		c := &spec.Containers[i]
-		cs := find(status.ContainerStatuses, c.Name)
+		cs := statuses.find(c.Name)
 		if cs == nil {
 			t.unknown++
 			continue
@@ -169,7 +171,7 @@ func tallyOf(spec *corev1.PodSpec, status *corev1.PodStatus) tally {
 	}
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
-		cs := find(status.InitContainerStatuses, c.Name)
+		cs := inits.find(c.Name)
 		switch {
 		case cs == nil:
 		case !IsSidecar(c):
@@ -185,19 +187,19 @@ func tallyOf(spec *corev1.PodSpec, status *corev1.PodStatus) tally {
 
 // restartsAll reports whether a container ended in the way that restarts every
 // container of the pod.
-func restartsAll(spec *corev1.PodSpec, status *corev1.PodStatus) bool {
+func restartsAll(spec *corev1.PodSpec, statuses, inits lookup[corev1.ContainerStatus]) bool {
 	if !mayRestartPod(spec) {
 		return false
 	}
 	for i := range spec.Containers {
 		c := &spec.Containers[i]
-		if cs := find(status.ContainerStatuses, c.Name); cs != nil && cs.State.Terminated != nil && RestartsPod(c, cs.State.Terminated.ExitCode) {
+		if cs := statuses.find(c.Name); cs != nil && cs.State.Terminated != nil && RestartsPod(c, cs.State.Terminated.ExitCode) {
 			return true
 		}
 	}
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
-		if cs := find(status.InitContainerStatuses, c.Name); cs != nil && cs.State.Terminated != nil && RestartsPod(c, cs.State.Terminated.ExitCode) {
+		if cs := inits.find(c.Name); cs != nil && cs.State.Terminated != nil && RestartsPod(c, cs.State.Terminated.ExitCode) {
 			return true
 		}
 	}
@@ -225,15 +227,4 @@ func exitedZero(cs *corev1.ContainerStatus) bool {
 func hasRun(cs *corev1.ContainerStatus) bool {
 	return cs.State.Running != nil || cs.State.Terminated != nil || cs.LastTerminationState.Terminated != nil ||
 		cs.RestartCount > 0 || cs.ContainerID != ""
-}
-
-// find returns the status of the container of this name, or nil. Pods have a
-// handful of containers: a scan is faster than a map.
-func find(list []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
-	for i := range list {
-		if list[i].Name == name {
-			return &list[i]
-		}
-	}
-	return nil
 }

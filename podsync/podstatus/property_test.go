@@ -132,7 +132,7 @@ func checkNext(t testing.TB, pod *corev1.Pod, u Update, next *corev1.PodStatus) 
 	}
 	if next.Phase == corev1.PodSucceeded && old.Phase != corev1.PodSucceeded {
 		for i := range pod.Spec.Containers {
-			cs := find(next.ContainerStatuses, pod.Spec.Containers[i].Name)
+			cs := statusesIn(next.ContainerStatuses).find(pod.Spec.Containers[i].Name)
 			if cs == nil || cs.State.Terminated == nil || cs.State.Terminated.ExitCode != 0 {
 				t.Fatalf("success without exit code 0 of %s", pod.Spec.Containers[i].Name)
 			}
@@ -168,7 +168,7 @@ func checkNext(t testing.TB, pod *corev1.Pod, u Update, next *corev1.PodStatus) 
 	} {
 		for i := range lists[0] {
 			was := &lists[0][i]
-			is := find(lists[1], was.Name)
+			is := statusesIn(lists[1]).find(was.Name)
 			if is == nil {
 				t.Fatalf("the status of container %s disappeared", was.Name)
 			}

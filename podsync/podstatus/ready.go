@@ -39,8 +39,9 @@ func ContainersReady(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodC
 		return c
 	}
 	var unknown, unready []string
-	add := func(list []corev1.ContainerStatus, name string) {
-		switch cs := find(list, name); {
+	statuses, inits := statusesIn(status.ContainerStatuses), statusesIn(status.InitContainerStatuses)
+	add := func(list lookup[corev1.ContainerStatus], name string) {
+		switch cs := list.find(name); {
 		case cs == nil:
 			unknown = append(unknown, name)
 		case !cs.Ready:
@@ -49,11 +50,11 @@ func ContainersReady(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodC
 	}
 	for i := range spec.InitContainers {
 		if IsSidecar(&spec.InitContainers[i]) {
-			add(status.InitContainerStatuses, spec.InitContainers[i].Name)
+			add(inits, spec.InitContainers[i].Name)
 		}
 	}
 	for i := range spec.Containers {
-		add(status.ContainerStatuses, spec.Containers[i].Name)
+		add(statuses, spec.Containers[i].Name)
 	}
 	if len(unknown)+len(unready) == 0 {
 		c.Status = corev1.ConditionTrue
@@ -117,10 +118,11 @@ func Initialized(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodCondi
 			return c
 		}
 	}
+	inits := statusesIn(status.InitContainerStatuses)
 	var unknown, incomplete []string
 	for i := range spec.InitContainers {
 		name := spec.InitContainers[i].Name
-		switch cs := find(status.InitContainerStatuses, name); {
+		switch cs := inits.find(name); {
 		case cs == nil:
 			unknown = append(unknown, name)
 		case IsSidecar(&spec.InitContainers[i]):

@@ -44,11 +44,13 @@ func settle(spec *corev1.PodSpec, next *corev1.PodStatus) {
 			reached--
 		}
 	}
+	inits := containersIn(spec.InitContainers)
 	for i := range next.InitContainerStatuses {
 		cs := &next.InitContainerStatuses[i]
 		settleContainer(cs, i < reached)
 		// Of an init container "ready" means that it has completed.
-		cs.Ready = exitedZero(cs) && !isSidecarName(spec, cs.Name)
+		c := inits.find(cs.Name)
+		cs.Ready = exitedZero(cs) && (c == nil || !IsSidecar(c))
 	}
 	for i := range next.EphemeralContainerStatuses {
 		settleContainer(&next.EphemeralContainerStatuses[i], true)
@@ -61,23 +63,15 @@ func complete(specs []corev1.Container, list []corev1.ContainerStatus) []corev1.
 		return list
 	}
 	out := make([]corev1.ContainerStatus, 0, len(specs))
+	known := statusesIn(list)
 	for i := range specs {
-		if cs := find(list, specs[i].Name); cs != nil {
+		if cs := known.find(specs[i].Name); cs != nil {
 			out = append(out, *cs)
 			continue
 		}
 		out = append(out, corev1.ContainerStatus{Name: specs[i].Name, Image: text(specs[i].Image, maxReason)})
 	}
 	return out
-}
-
-func isSidecarName(spec *corev1.PodSpec, name string) bool {
-	for i := range spec.InitContainers {
-		if spec.InitContainers[i].Name == name {
-			return IsSidecar(&spec.InitContainers[i])
-		}
-	}
-	return false
 }
 
 // settleContainer ends cs; reached says that the pod got as far as to start it.

@@ -99,15 +99,11 @@ func (v *validator) families(path *field.Path, ips, stored []string) {
 }
 
 func (v *validator) containers(k kind, path *field.Path, specs []corev1.Container, stored, list []corev1.ContainerStatus) {
+	known, before := containersIn(specs), statusesIn(stored)
 	for i := range list {
 		cs, path := &list[i], path.Index(i)
-		var c *corev1.Container
-		for j := range specs {
-			if specs[j].Name == cs.Name {
-				c = &specs[j]
-			}
-		}
-		if old := find(stored, cs.Name); old != nil && old.State.Terminated != nil && cs.State.Terminated == nil {
+		c := known.find(cs.Name)
+		if old := before.find(cs.Name); old != nil && old.State.Terminated != nil && cs.State.Terminated == nil {
 			if !v.mayRestart(k, c, old.State.Terminated) {
 				v.add(field.Forbidden(path.Child("state"), fmt.Sprintf("container %s ended and isn't restarted", cs.Name)))
 			}

@@ -227,22 +227,35 @@ func (t *State) endedBy(report *corev1.PodStatus) bool {
 	})
 }
 
+// placesOf returns the places of containers in a list, by name.
+func placesOf(list []corev1.ContainerStatus) map[string]int {
+	places := make(map[string]int, len(list))
+	for i := range list {
+		places[list[i].Name] = i
+	}
+	return places
+}
+
 // addMissing returns list with the containers of other that it lacks, has
 // without a state, or of which it has forgotten the end; with endsOnly those that have ended.
 func addMissing(list, other []corev1.ContainerStatus, endsOnly bool) []corev1.ContainerStatus {
+	if len(other) == 0 {
+		return list
+	}
+	places := placesOf(list)
 	out, copied := list, false
 	for i := range other {
 		if other[i].State == (corev1.ContainerState{}) || endsOnly && other[i].State.Terminated == nil {
 			continue
 		}
-		at := slices.IndexFunc(list, func(cs corev1.ContainerStatus) bool { return cs.Name == other[i].Name })
-		if at >= 0 && list[at].State != (corev1.ContainerState{}) && !podstatus.Forgets(&list[at], &other[i]) {
+		at, ok := places[other[i].Name]
+		if ok && list[at].State != (corev1.ContainerState{}) && !podstatus.Forgets(&list[at], &other[i]) {
 			continue
 		}
 		if !copied {
 			out, copied = slices.Clone(list), true
 		}
-		if at >= 0 {
+		if ok {
 			out[at] = other[i]
 		} else {
 			out = append(out, other[i])

@@ -111,11 +111,14 @@ func (t *State) addStarting(status *corev1.PodStatus) {
 	for _, lists := range [...][2][]corev1.ContainerStatus{
 		{status.InitContainerStatuses, stored.InitContainerStatuses}, {status.ContainerStatuses, stored.ContainerStatuses},
 	} {
+		places := placesOf(lists[1])
 		for i := range lists[0] {
 			cs := &lists[0][i]
-			ran := slices.ContainsFunc(lists[1], func(old corev1.ContainerStatus) bool {
-				return old.Name == cs.Name && (old.State.Running != nil || old.State.Terminated != nil || old.LastTerminationState.Terminated != nil)
-			})
+			at, ran := places[cs.Name]
+			if ran {
+				old := &lists[1][at]
+				ran = old.State.Running != nil || old.State.Terminated != nil || old.LastTerminationState.Terminated != nil
+			}
 			if !ran {
 				reason, message := waitingReason(t.call.err, cs.Name)
 				cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: message}
