@@ -24,12 +24,12 @@ import (
 	"github.com/kubewright/kubewright/nodeapi/internal/wire"
 )
 
-// The protocols of commands. Before v4 a failure is a sentence, before v3 a terminal
-// has no size. On SPDY, channel.k8s.io is the first version, with its faults; no client
+// The protocols of commands. Before v5 a client of WebSocket can't end its input, before
+// v4 a failure is a sentence, before v3 a terminal has no size. On SPDY, channel.k8s.io is the first version, with its faults; no client
 // of the last ten years needs it.
 var (
 	spdyCommandProtocols      = []string{protocols.StreamProtocolV4Name, protocols.StreamProtocolV3Name, protocols.StreamProtocolV2Name}
-	webSocketCommandProtocols = []string{"v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"}
+	webSocketCommandProtocols = []string{protocols.StreamProtocolV5Name, "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"}
 )
 
 // commandOptions say which streams a client asks for.
@@ -138,11 +138,12 @@ func (o *commandOpening) open(st *wire.Stream, headers http.Header) error {
 // are not used: input would be at its end, and a backend would end that of the
 // container.
 func openWebSocketCommand(w http.ResponseWriter, r *http.Request, opts *commandOptions, waits wire.Waits) (*commandSession, error) {
-	conn, channels, protocol, err := upgradeWebSocket(w, r, webSocketCommandProtocols, waits, 5)
+	ws, protocol, err := upgradeWebSocket(w, r, webSocketCommandProtocols)
 	if err != nil {
 		return nil, err
 	}
-	session := &commandSession{conn: conn, failure: channels[protocols.StreamErr], sentence: !strings.HasPrefix(protocol, "v4.")}
+	conn, channels := wire.WebSocket(ws, formatOf(protocol), waits, 5)
+	session := &commandSession{conn: conn, failure: channels[protocols.StreamErr], sentence: !strings.HasPrefix(protocol, "v")}
 	for channel, place := range map[int]struct {
 		at     **wire.Stream
 		wanted bool

@@ -29,7 +29,8 @@
 //	err = server.Run(ctx)
 //
 // The Node must report an address (nodestatus.Addresses) and the port
-// (nodestatus.KubeletPort). If a program already has an HTTPS server, it can use the Server
+// (nodestatus.KubeletPort), and it should declare what the Server supports:
+// nodestatus.DeclaredFeatures(nodeapi.FeatureWebSockets). If a program already has an HTTPS server, it can use the Server
 // as an http.Handler; see [Server.ServeHTTP].
 //
 // # Behavior
@@ -54,8 +55,9 @@
 // of the backend is an APIStatus of package k8s.io/apimachinery/pkg/api/errors, the answer
 // has that status.
 //
-// Exec, attach and port-forward support SPDY (v4.channel.k8s.io to v2) and WebSocket
-// (v4.channel.k8s.io and older). At most 256 KiB of input of a connection are buffered.
+// Exec and attach support SPDY (v4.channel.k8s.io to v2) and WebSocket (v5.channel.k8s.io
+// and older). Port-forward supports SPDY, SPDY in a WebSocket, which is kubectl's default, and
+// the channels of a WebSocket. At most 256 KiB of input of a connection are buffered.
 // The context of a command is canceled when the client closes the connection. A followed log
 // ends when the backend's reader ends or the client closes the connection. It also ends
 // [Config.LogDrain] after the status of the pod shows that the container has ended.
@@ -75,15 +77,15 @@
 // a file with a certificate or a CA can no longer be read, its previous content is used. A
 // panic in a callback ends its request with 500, and ErrorHandler gets the stack.
 //
-// If a command does not read its input, and its client has sent more input than fits in
-// the buffers, the Server can't notice that the client is gone. Then the command continues
-// until it reads, writes or ends.
+// Linux shows that a client is gone even if a command does not read its input. The Server
+// checks that every 15 s. An API server that translates WebSockets to SPDY hides its clients:
+// then the command continues until it writes, or until [Config.StreamIdleTimeout]. Declare
+// [FeatureWebSockets] to get the clients' own connections.
 //
 // # Compatibility
 //
 // The package needs k8s.io modules v0.37, and works with API servers of all supported
-// versions. A Node must not declare the feature ExtendWebSocketsToKubelet, because the
-// Server does not support v5.channel.k8s.io.
+// versions. A Node should declare [FeatureWebSockets]; API servers of v1.36 and later use it.
 //
 // docs/operations.md has the metrics, log lines and permissions.
 package nodeapi

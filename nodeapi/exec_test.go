@@ -32,11 +32,20 @@ import (
 // stream runs a command through SPDY, as an API server does.
 func (r *rig) stream(ctx context.Context, path string, opts remotecommand.StreamOptions) error {
 	r.Helper()
+	return r.streamOver(ctx, overSPDY, path, opts)
+}
+
+// streamOver runs a command through a transport.
+func (r *rig) streamOver(ctx context.Context, over, path string, opts remotecommand.StreamOptions) error {
+	r.Helper()
 	u, err := url.Parse(r.url + path)
 	if err != nil {
 		r.Fatal(err)
 	}
 	executor, err := remotecommand.NewSPDYExecutor(r.config("admin"), http.MethodPost, u)
+	if over == overWebSocket {
+		executor, err = remotecommand.NewWebSocketExecutor(r.config("admin"), http.MethodGet, u.String())
+	}
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -44,28 +53,30 @@ func (r *rig) stream(ctx context.Context, path string, opts remotecommand.Stream
 }
 
 func TestExecPassesStreamsAndExitCode(t *testing.T) {
-	r := start(t, &testBackend{exec: func(_ context.Context, c Container, command []string, s Streams) error {
-		if c.String() != "default/web/main" || !slices.Equal(command, []string{"sh", "-c", "a b"}) || s.TTY || s.Resize != nil {
-			t.Errorf("%s %q %+v", c, command, s)
+	overBoth(t, func(t *testing.T, over string) {
+		r := start(t, &testBackend{exec: func(_ context.Context, c Container, command []string, s Streams) error {
+			if c.String() != "default/web/main" || !slices.Equal(command, []string{"sh", "-c", "a b"}) || s.TTY || s.Resize != nil {
+				t.Errorf("%s %q %+v", c, command, s)
+			}
+			data, err := io.ReadAll(s.Stdin)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(s.Stdout, "out %s", data)
+			fmt.Fprintf(s.Stderr, "err")
+			return utilexec.CodeExitError{Err: errors.New("exit 7"), Code: 7}
+		}}, nil)
+		var stdout, stderr bytes.Buffer
+		err := r.streamOver(t.Context(), over, "/exec/default/web/main?command=sh&command=-c&command=a+b&input=1&output=1&error=1",
+			remotecommand.StreamOptions{Stdin: strings.NewReader("in"), Stdout: &stdout, Stderr: &stderr})
+		var code utilexec.CodeExitError
+		if !errors.As(err, &code) || code.Code != 7 || stdout.String() != "out in" || stderr.String() != "err" {
+			t.Errorf("%v, out %q, err %q", err, stdout.String(), stderr.String())
 		}
-		data, err := io.ReadAll(s.Stdin)
-		if err != nil {
-			return err
+		if done := r.awaitRequest(endpointExec); done.Code != 101 || done.User != "admin" {
+			t.Errorf("%+v", done)
 		}
-		fmt.Fprintf(s.Stdout, "out %s", data)
-		fmt.Fprintf(s.Stderr, "err")
-		return utilexec.CodeExitError{Err: errors.New("exit 7"), Code: 7}
-	}}, nil)
-	var stdout, stderr bytes.Buffer
-	err := r.stream(t.Context(), "/exec/default/web/main?command=sh&command=-c&command=a+b&input=1&output=1&error=1",
-		remotecommand.StreamOptions{Stdin: strings.NewReader("in"), Stdout: &stdout, Stderr: &stderr})
-	var code utilexec.CodeExitError
-	if !errors.As(err, &code) || code.Code != 7 || stdout.String() != "out in" || stderr.String() != "err" {
-		t.Errorf("%v, out %q, err %q", err, stdout.String(), stderr.String())
-	}
-	if done := r.awaitRequest(endpointExec); done.Code != 101 || done.User != "admin" {
-		t.Errorf("%+v", done)
-	}
+	})
 }
 
 func TestErrorsBecomeExitCodes(t *testing.T) {
@@ -400,7 +411,7 @@ func TestAPanicOfAHookIsContained(t *testing.T) {
 	if code, body := r.get("/containerLogs/default/web/main"); code != 200 || body != "log" {
 		t.Errorf("%d %q", code, body)
 	}
-	addresses, stop := r.forwarder(t)
+	addresses, stop := r.forwarder(t, overSPDY)
 	conn := dial(t, addresses[80])
 	fmt.Fprint(conn, "all")
 	_ = conn.(*net.TCPConn).CloseWrite()

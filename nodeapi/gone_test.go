@@ -68,9 +68,9 @@ func unreadClients(r *rig, started <-chan struct{}) map[string]func() net.Conn {
 			return c.NetConn()
 		}
 	}
-	webSocketClient := func(path string) func() net.Conn {
+	webSocketClient := func(path, protocol string) func() net.Conn {
 		return func() net.Conn {
-			ws := r.webSocket(path, "v4.channel.k8s.io")
+			ws := r.webSocket(path, protocol)
 			await(r.TB, "the call", started)
 			_ = ws.SetWriteDeadline(time.Now().Add(time.Second))
 			for range most / (64 << 10) {
@@ -98,9 +98,10 @@ func unreadClients(r *rig, started <-chan struct{}) map[string]func() net.Conn {
 		"exec":                    spdyClient(execPath, "v4.channel.k8s.io", command...),
 		"attach":                  spdyClient(attachPath, "v4.channel.k8s.io", command...),
 		"port-forward":            spdyClient(forwardPath, "portforward.k8s.io", []string{"streamType", "error", "port", "80", "requestID", "1"}, []string{"streamType", "data", "port", "80", "requestID", "1"}),
-		"exec, WebSocket":         webSocketClient(execPath),
-		"attach, WebSocket":       webSocketClient(attachPath),
-		"port-forward, WebSocket": webSocketClient(forwardPath + "?port=80"),
+		"exec, WebSocket":         webSocketClient(execPath, "v4.channel.k8s.io"),
+		"exec, WebSocket 5":       webSocketClient(execPath, "v5.channel.k8s.io"),
+		"attach, WebSocket":       webSocketClient(attachPath, "v5.channel.k8s.io"),
+		"port-forward, WebSocket": webSocketClient(forwardPath+"?port=80", "v4.channel.k8s.io"),
 		"run, with a body":        plain("POST /run/default/web/main?cmd=id HTTP/1.1\r\n%sContent-Length: 100\r\n\r\nbytes"),
 		"run, and more":           plain("POST /run/default/web/main?cmd=id HTTP/1.1\r\n%s\r\nPOST / HTTP/1.1\r\n"),
 		"logs, with a body":       plain("GET /containerLogs/default/web/main?follow HTTP/1.1\r\n%sContent-Length: 100\r\n\r\nbytes"),
@@ -166,7 +167,7 @@ func TestAProxyNoticesThatItsClientIsGone(t *testing.T) {
 		}
 	}()
 	clients := unreadClients(r, started)
-	for _, name := range []string{"exec", "attach", "exec, WebSocket"} {
+	for _, name := range []string{"exec", "attach", "exec, WebSocket", "exec, WebSocket 5"} {
 		conn := clients[name]()
 		_ = conn.Close()
 		if err := await(t, "the end of "+name, ended); !errors.Is(err, errClientGone) {
@@ -177,30 +178,32 @@ func TestAProxyNoticesThatItsClientIsGone(t *testing.T) {
 
 // TestACommandMayReadItsInputLate: a client that is there is not ended.
 func TestACommandMayReadItsInputLate(t *testing.T) {
-	started, read := make(chan struct{}), make(chan struct{})
-	r := start(t, &testBackend{exec: func(_ context.Context, _ Container, _ []string, s Streams) error {
-		close(started)
-		<-read
-		n, err := io.Copy(io.Discard, s.Stdin)
-		fmt.Fprint(s.Stdout, n)
-		return err
-	}}, nil)
-	r.quickly()
-	r.waits.Reset = time.Nanosecond // only forwards are reset
-	var out bytes.Buffer
-	ended := make(chan error, 1)
-	go func() {
-		ended <- r.stream(t.Context(), "/exec/default/web/main?command=x&input=1&output=1", remotecommand.StreamOptions{Stdin: io.LimitReader(&pattern{}, 8<<20), Stdout: &out})
-	}()
-	await(t, "the command", started)
-	awaitStacks(t, "the input to wait", func(s []byte) bool { return bytes.Contains(s, []byte("wire.(*Conn).wait(")) })
-	for range 10 {
-		r.streams.look()
-	}
-	close(read)
-	if err := await(t, "the command to end", ended); err != nil || out.String() != strconv.Itoa(8<<20) {
-		t.Errorf("%q, %v", out.String(), err)
-	}
+	overBoth(t, func(t *testing.T, over string) {
+		started, read := make(chan struct{}), make(chan struct{})
+		r := start(t, &testBackend{exec: func(_ context.Context, _ Container, _ []string, s Streams) error {
+			close(started)
+			<-read
+			n, err := io.Copy(io.Discard, s.Stdin)
+			fmt.Fprint(s.Stdout, n)
+			return err
+		}}, nil)
+		r.quickly()
+		r.waits.Reset = time.Nanosecond // only forwards are reset
+		var out bytes.Buffer
+		ended := make(chan error, 1)
+		go func() {
+			ended <- r.streamOver(t.Context(), over, "/exec/default/web/main?command=x&input=1&output=1", remotecommand.StreamOptions{Stdin: io.LimitReader(&pattern{}, 8<<20), Stdout: &out})
+		}()
+		await(t, "the command", started)
+		awaitStacks(t, "the input to wait", func(s []byte) bool { return bytes.Contains(s, []byte("wire.(*Conn).wait(")) })
+		for range 10 {
+			r.streams.look()
+		}
+		close(read)
+		if err := await(t, "the command to end", ended); err != nil || out.String() != strconv.Itoa(8<<20) {
+			t.Errorf("%q, %v", out.String(), err)
+		}
+	})
 }
 
 // TestAConnectionWithoutASocketHasALimit: the system does not tell whether its client is
@@ -273,46 +276,48 @@ func TestTheAPIServerIsNoTenant(t *testing.T) {
 
 // TestAForwardThatThePodDoesNotReadEndsAlone: it stopped all forwards of its kubectl.
 func TestAForwardThatThePodDoesNotReadEndsAlone(t *testing.T) {
-	unread := make(chan error, 1)
-	r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, port uint16, stream io.ReadWriteCloser) error {
-		if port == 443 {
-			return echo(ctx, Pod{}, port, stream)
+	overBoth(t, func(t *testing.T, over string) {
+		unread := make(chan error, 1)
+		r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, port uint16, stream io.ReadWriteCloser) error {
+			if port == 443 {
+				return echo(ctx, Pod{}, port, stream)
+			}
+			<-ctx.Done()
+			unread <- context.Cause(ctx)
+			return ctx.Err()
+		}}, nil)
+		r.waits = wire.Waits{Ping: 10 * time.Millisecond, Reset: 100 * time.Millisecond}
+		addresses, stop := r.forwarder(t, over)
+		defer stop()
+		talk := func(conn net.Conn, text string) {
+			t.Helper()
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			fmt.Fprint(conn, text)
+			got := make([]byte, len(text))
+			if _, err := io.ReadFull(conn, got); err != nil || string(got) != text {
+				t.Errorf("%q, %v", got, err)
+			}
 		}
-		<-ctx.Done()
-		unread <- context.Cause(ctx)
-		return ctx.Err()
-	}}, nil)
-	r.waits = wire.Waits{Ping: 10 * time.Millisecond, Reset: 100 * time.Millisecond}
-	addresses, stop := r.forwarder(t)
-	defer stop()
-	talk := func(conn net.Conn, text string) {
-		t.Helper()
-		_ = conn.SetDeadline(time.Now().Add(patience))
-		fmt.Fprint(conn, text)
-		got := make([]byte, len(text))
-		if _, err := io.ReadFull(conn, got); err != nil || string(got) != text {
-			t.Errorf("%q, %v", got, err)
+		other := dial(t, addresses[443])
+		if _, err := io.ReadFull(other, make([]byte, 6)); err != nil {
+			t.Fatal(err)
 		}
-	}
-	other := dial(t, addresses[443])
-	if _, err := io.ReadFull(other, make([]byte, 6)); err != nil {
-		t.Fatal(err)
-	}
-	talk(other, "before")
-	full := dial(t, addresses[80])
-	var sending sync.WaitGroup
-	sending.Go(func() { _, _ = io.Copy(full, io.LimitReader(&pattern{}, 64<<20)) })
-	if err := await(t, "the reset", unread); !errors.Is(err, wire.ErrUnread) {
-		t.Error(err)
-	}
-	talk(other, "after")
-	next := dial(t, addresses[443])
-	if _, err := io.ReadFull(next, make([]byte, 6)); err != nil {
-		t.Error(err)
-	}
-	talk(next, "later")
-	_ = full.Close()
-	sending.Wait()
+		talk(other, "before")
+		full := dial(t, addresses[80])
+		var sending sync.WaitGroup
+		sending.Go(func() { _, _ = io.Copy(full, io.LimitReader(&pattern{}, 64<<20)) })
+		if err := await(t, "the reset", unread); !errors.Is(err, wire.ErrUnread) {
+			t.Error(err)
+		}
+		talk(other, "after")
+		next := dial(t, addresses[443])
+		if _, err := io.ReadFull(next, make([]byte, 6)); err != nil {
+			t.Error(err)
+		}
+		talk(next, "later")
+		_ = full.Close()
+		sending.Wait()
+	})
 }
 
 // TestTheBaselineComesBackAfterHostileClients one after the other: what one of them leaves

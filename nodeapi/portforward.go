@@ -12,11 +12,13 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/gorilla/websocket"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
@@ -28,7 +30,9 @@ func (s *Server) servePortForward(w *response, r *http.Request, pod Pod, query u
 		return missing("port-forward", "PortForwarder")
 	}
 	var ports []int32
-	if strings.EqualFold(r.Header.Get("Upgrade"), "websocket") { // SPDY has the ports in its streams
+	webSocket := websocket.IsWebSocketUpgrade(r)
+	tunnel := webSocket && slices.Contains(websocket.Subprotocols(r), tunnelProtocol)
+	if webSocket && !tunnel { // SPDY has the ports in its streams
 		var err error
 		if ports, err = parsePorts(query["port"]); err != nil {
 			return err
@@ -50,15 +54,24 @@ func (s *Server) servePortForward(w *response, r *http.Request, pod Pod, query u
 	f := &forwards{Server: s, ctx: ctx, of: of, pod: pod, pairs: make(map[string]*forwardPair)}
 	ended := ctx.Done()
 	var conn *wire.Conn
-	if ports == nil {
+	switch {
+	case tunnel:
+		ws, _, err := upgradeWebSocket(w, r, []string{tunnelProtocol})
+		if err != nil {
+			return err
+		}
+		conn = wire.Tunnel(ws, s.waits, f.open)
+	case !webSocket:
 		if conn, err = upgradeSPDY(w, r, []string{portForwardProtocol}, s.waits, func(string) wire.OpenFunc { return f.open }); err != nil {
 			return err
 		}
-	} else {
-		var channels []*wire.Stream
-		if conn, channels, _, err = upgradeWebSocket(w, r, webSocketForwardProtocols, s.waits, 2*len(ports)); err != nil {
+	default:
+		ws, protocol, err := upgradeWebSocket(w, r, webSocketForwardProtocols)
+		if err != nil {
 			return err
 		}
+		var channels []*wire.Stream
+		conn, channels = wire.WebSocket(ws, formatOf(protocol), s.waits, 2*len(ports))
 		ended = f.begin(ports, channels)
 	}
 	select {
@@ -105,7 +118,10 @@ const unreadForward = 30 * time.Second
 const maxForwards = 127
 
 // The protocols of port-forward requests.
-const portForwardProtocol = "portforward.k8s.io"
+const (
+	portForwardProtocol = "portforward.k8s.io"
+	tunnelProtocol      = "SPDY/3.1+" + portForwardProtocol // SPDY in the messages of a WebSocket
+)
 
 var webSocketForwardProtocols = []string{"v4.channel.k8s.io", "v4.base64.channel.k8s.io"}
 

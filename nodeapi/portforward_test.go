@@ -32,9 +32,23 @@ func echo(_ context.Context, _ Pod, port uint16, stream io.ReadWriteCloser) erro
 	return err
 }
 
+// The transports of client-go. kubectl prefers the second one, and an API server passes it
+// on to nodes that declare FeatureWebSockets.
+const (
+	overSPDY      = "SPDY"
+	overWebSocket = "WebSocket"
+)
+
+// overBoth runs a test with each transport.
+func overBoth(t *testing.T, f func(t *testing.T, over string)) {
+	for _, over := range []string{overSPDY, overWebSocket} {
+		t.Run(over, func(t *testing.T) { f(t, over) })
+	}
+}
+
 // forwarder runs client-go's port-forward to two ports and returns their local
 // addresses.
-func (r *rig) forwarder(t *testing.T) (addresses map[uint16]string, stop func()) {
+func (r *rig) forwarder(t *testing.T, over string) (addresses map[uint16]string, stop func()) {
 	t.Helper()
 	u, err := url.Parse(r.url + "/portForward/default/web")
 	if err != nil {
@@ -44,8 +58,14 @@ func (r *rig) forwarder(t *testing.T) (addresses map[uint16]string, stop func())
 	if err != nil {
 		t.Fatal(err)
 	}
+	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
+	if over == overWebSocket {
+		if dialer, err = portforward.NewSPDYOverWebsocketDialer(u, r.config("admin")); err != nil {
+			t.Fatal(err)
+		}
+	}
 	quit, ready := make(chan struct{}), make(chan struct{})
-	fw, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u), []string{"127.0.0.1"}, []string{":80", ":443"}, quit, ready, io.Discard, io.Discard)
+	fw, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{":80", ":443"}, quit, ready, io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,48 +93,52 @@ func (r *rig) forwarder(t *testing.T) (addresses map[uint16]string, stop func())
 }
 
 func TestFiftyForwardedConnectionsAtOnce(t *testing.T) {
-	r := start(t, &testBackend{forward: echo}, nil)
-	addresses, stop := r.forwarder(t)
-	defer stop()
-	payload := make([]byte, 64<<10)
-	_, _ = (&pattern{}).Read(payload)
-	var wg sync.WaitGroup
-	for i := range 50 {
-		port := []uint16{80, 443}[i%2]
-		wg.Go(func() {
-			conn, err := net.Dial("tcp", addresses[port])
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer func() { _ = conn.Close() }()
-			go func() {
-				_, _ = conn.Write(payload)
-				_ = conn.(*net.TCPConn).CloseWrite()
-			}()
-			got, err := io.ReadAll(conn)
-			if want := append([]byte(fmt.Sprintf("%5d:", port)), payload...); err != nil || !bytes.Equal(got, want) {
-				t.Errorf("connection %d: %d bytes, %v", i, len(got), err)
-			}
-		})
-	}
-	wg.Wait()
+	overBoth(t, func(t *testing.T, over string) {
+		r := start(t, &testBackend{forward: echo}, nil)
+		addresses, stop := r.forwarder(t, over)
+		defer stop()
+		payload := make([]byte, 64<<10)
+		_, _ = (&pattern{}).Read(payload)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			port := []uint16{80, 443}[i%2]
+			wg.Go(func() {
+				conn, err := net.Dial("tcp", addresses[port])
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() { _ = conn.Close() }()
+				go func() {
+					_, _ = conn.Write(payload)
+					_ = conn.(*net.TCPConn).CloseWrite()
+				}()
+				got, err := io.ReadAll(conn)
+				if want := append([]byte(fmt.Sprintf("%5d:", port)), payload...); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("connection %d: %d bytes, %v", i, len(got), err)
+				}
+			})
+		}
+		wg.Wait()
+	})
 }
 
 func TestALostClientCancelsItsForwards(t *testing.T) {
-	started, ended := make(chan struct{}), make(chan struct{})
-	r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, _ io.ReadWriteCloser) error {
-		close(started)
-		<-ctx.Done()
-		close(ended)
-		return ctx.Err()
-	}}, nil)
-	addresses, stop := r.forwarder(t)
-	dial(t, addresses[80])
-	await(t, "the forward", started)
-	stop()
-	await(t, "the backend to be cancelled", ended)
-	r.awaitRequest(endpointPortForward)
+	overBoth(t, func(t *testing.T, over string) {
+		started, ended := make(chan struct{}), make(chan struct{})
+		r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, _ io.ReadWriteCloser) error {
+			close(started)
+			<-ctx.Done()
+			close(ended)
+			return ctx.Err()
+		}}, nil)
+		addresses, stop := r.forwarder(t, over)
+		dial(t, addresses[80])
+		await(t, "the forward", started)
+		stop()
+		await(t, "the backend to be cancelled", ended)
+		r.awaitRequest(endpointPortForward)
+	})
 }
 
 // dial connects to a forwarded port until the end of the test.
@@ -150,20 +174,22 @@ func awaitStacks(t *testing.T, what string, wanted func(stacks []byte) bool) {
 // TestAnUploadThatIsCutLeavesNothingBehind: frames that wait for a reader kept
 // goroutines of the connection.
 func TestAnUploadThatIsCutLeavesNothingBehind(t *testing.T) {
-	r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, stream io.ReadWriteCloser) error {
-		conn, far := net.Pipe() // far is not read
-		defer func() { _ = far.Close() }()
-		return Copy(ctx, stream, conn)
-	}}, nil)
-	addresses, stop := r.forwarder(t)
-	conn := dial(t, addresses[80])
-	if _, err := conn.Write(make([]byte, wire.MaxUnread/2)); err != nil {
-		t.Fatal(err)
-	}
-	awaitStacks(t, "the forward", func(s []byte) bool { return bytes.Contains(s, []byte("net.(*pipe).write")) })
-	stop()
-	r.awaitRequest(endpointPortForward)
-	awaitStacks(t, "the connection to end", func(s []byte) bool { return !bytes.Contains(s, []byte("internal/wire.")) })
+	overBoth(t, func(t *testing.T, over string) {
+		r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, stream io.ReadWriteCloser) error {
+			conn, far := net.Pipe() // far is not read
+			defer func() { _ = far.Close() }()
+			return Copy(ctx, stream, conn)
+		}}, nil)
+		addresses, stop := r.forwarder(t, over)
+		conn := dial(t, addresses[80])
+		if _, err := conn.Write(make([]byte, wire.MaxUnread/2)); err != nil {
+			t.Fatal(err)
+		}
+		awaitStacks(t, "the forward", func(s []byte) bool { return bytes.Contains(s, []byte("net.(*pipe).write")) })
+		stop()
+		r.awaitRequest(endpointPortForward)
+		awaitStacks(t, "the connection to end", func(s []byte) bool { return !bytes.Contains(s, []byte("internal/wire.")) })
+	})
 }
 
 func TestAWebSocketForwardsPorts(t *testing.T) {
@@ -208,7 +234,7 @@ func TestAPanicOfAForwardIsContained(t *testing.T) {
 	r := start(t, &testBackend{forward: func(context.Context, Pod, uint16, io.ReadWriteCloser) error { panic("forward broke") }}, func(cfg *Config) {
 		cfg.ErrorHandler = func(_ context.Context, err error, _ string) { reported <- err }
 	})
-	addresses, stop := r.forwarder(t)
+	addresses, stop := r.forwarder(t, overSPDY)
 	conn, err := net.Dial("tcp", addresses[80])
 	if err != nil {
 		t.Fatal(err)
@@ -223,35 +249,37 @@ func TestAPanicOfAForwardIsContained(t *testing.T) {
 }
 
 func TestCopyPassesOnTheEndOfEachDirection(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	go func() { // a server that answers when its client has ended
-		conn, err := listener.Accept()
+	overBoth(t, func(t *testing.T, over string) {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			return
+			t.Fatal(err)
 		}
-		defer func() { _ = conn.Close() }()
-		data, _ := io.ReadAll(conn)
-		fmt.Fprintf(conn, "got %s", data)
-	}()
-	r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, stream io.ReadWriteCloser) error {
-		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			return err
+		defer func() { _ = listener.Close() }()
+		go func() { // a server that answers when its client has ended
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer func() { _ = conn.Close() }()
+			data, _ := io.ReadAll(conn)
+			fmt.Fprintf(conn, "got %s", data)
+		}()
+		r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, stream io.ReadWriteCloser) error {
+			conn, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				return err
+			}
+			return Copy(ctx, stream, conn)
+		}}, nil)
+		addresses, stop := r.forwarder(t, over)
+		defer stop()
+		conn := dial(t, addresses[80])
+		fmt.Fprint(conn, "all")
+		_ = conn.(*net.TCPConn).CloseWrite()
+		if got, err := io.ReadAll(conn); err != nil || string(got) != "got all" {
+			t.Errorf("%q, %v", got, err)
 		}
-		return Copy(ctx, stream, conn)
-	}}, nil)
-	addresses, stop := r.forwarder(t)
-	defer stop()
-	conn := dial(t, addresses[80])
-	fmt.Fprint(conn, "all")
-	_ = conn.(*net.TCPConn).CloseWrite()
-	if got, err := io.ReadAll(conn); err != nil || string(got) != "got all" {
-		t.Errorf("%q, %v", got, err)
-	}
+	})
 }
 
 // virtual-kubelet passed each of the two timeouts as the other.
@@ -259,7 +287,7 @@ func TestForwardsEndAfterTheIdleTimeoutNotTheCreationTimeout(t *testing.T) {
 	r := start(t, &testBackend{forward: echo}, func(cfg *Config) {
 		cfg.StreamIdleTimeout, cfg.StreamCreationTimeout = 50*time.Millisecond, time.Hour
 	})
-	_, stop := r.forwarder(t)
+	_, stop := r.forwarder(t, overSPDY)
 	defer stop()
 	r.awaitRequest(endpointPortForward) // waits for less than an hour
 }

@@ -11,9 +11,16 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	protocols "k8s.io/apimachinery/pkg/util/remotecommand"
 
 	"github.com/kubewright/kubewright/nodeapi/internal/wire"
 )
+
+// FeatureWebSockets is the feature that a Node declares in status.declaredFeatures if it
+// serves the WebSockets of current clients (KEP-4006). Without it the API server translates
+// them to SPDY, and the node does not notice if a client is gone behind input that a command
+// does not read. See nodestatus.DeclaredFeatures.
+const FeatureWebSockets = "ExtendWebSocketsToKubelet"
 
 // linger is the time for a client to close its connection after it was sent the end
 // of all streams. A connection that is closed with input in its buffers may lose
@@ -43,11 +50,11 @@ func upgradable(r *http.Request) error {
 }
 
 // upgradeSPDY takes over the connection of a request. It returns the first protocol
-// of the client that is in protocols. open is called as wire.SPDY says.
-func upgradeSPDY(w http.ResponseWriter, r *http.Request, protocols []string, waits wire.Waits, open func(protocol string) wire.OpenFunc) (*wire.Conn, error) {
-	protocol, err := negotiate(r.Header.Values(protocolVersion), protocols)
+// of the client that is in supported. open is called as wire.SPDY says.
+func upgradeSPDY(w http.ResponseWriter, r *http.Request, supported []string, waits wire.Waits, open func(protocol string) wire.OpenFunc) (*wire.Conn, error) {
+	protocol, err := negotiate(r.Header.Values(protocolVersion), supported)
 	if err != nil {
-		for _, p := range protocols {
+		for _, p := range supported {
 			w.Header().Add(acceptedVersions, p)
 		}
 		return nil, err
@@ -64,25 +71,37 @@ func upgradeSPDY(w http.ResponseWriter, r *http.Request, protocols []string, wai
 	return wire.SPDY(conn, buffered.Reader, waits, open(protocol)), nil
 }
 
-// upgradeWebSocket takes over the connection of a request. A protocol that contains
-// base64 has text messages. A client without a protocol gets binary ones.
-func upgradeWebSocket(w http.ResponseWriter, r *http.Request, protocols []string, waits wire.Waits, channels int) (conn *wire.Conn, streams []*wire.Stream, protocol string, err error) {
+// upgradeWebSocket takes over the connection of a request. It returns the first protocol
+// of the client that is in supported, or none if the client has none.
+func upgradeWebSocket(w http.ResponseWriter, r *http.Request, supported []string) (ws *websocket.Conn, protocol string, err error) {
 	var header http.Header
 	if offered := websocket.Subprotocols(r); len(offered) > 0 {
-		if protocol, err = negotiate(offered, protocols); err != nil {
-			return nil, nil, "", err
+		if protocol, err = negotiate(offered, supported); err != nil {
+			return nil, "", err
 		}
 		header = http.Header{"Sec-Websocket-Protocol": {protocol}}
 	}
-	ws, err := (&websocket.Upgrader{
+	ws, err = (&websocket.Upgrader{
 		CheckOrigin: func(*http.Request) bool { return true }, // API servers pass on the Origin of their clients
 		Error:       func(http.ResponseWriter, *http.Request, int, error) {},
 	}).Upgrade(w, r, header)
 	if err != nil {
-		return nil, nil, "", badRequest("the WebSocket can't be opened: %v", err)
+		return nil, "", badRequest("the WebSocket can't be opened: %v", err)
 	}
-	conn, streams = wire.WebSocket(ws, strings.Contains(protocol, "base64"), waits, channels)
-	return conn, streams, protocol, nil
+	return ws, protocol, nil
+}
+
+// formatOf returns the format of the messages of a protocol. A client without a protocol
+// gets binary ones.
+func formatOf(protocol string) wire.Format {
+	switch {
+	case protocol == protocols.StreamProtocolV5Name:
+		return wire.Ended
+	case strings.Contains(protocol, "base64"):
+		return wire.Text
+	default:
+		return wire.Binary
+	}
 }
 
 // negotiate returns the first offered protocol that is supported.

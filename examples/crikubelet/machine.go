@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/nodestatus"
 )
 
@@ -32,8 +33,9 @@ func (k *kubelet) setters(ctx context.Context) []nodestatus.Setter {
 		nodestatus.StandardLabels(),
 		nodestatus.KubeletPort(int32(k.port)),
 		nodestatus.Capacity(k.capacity, nil),
-		nodestatus.DeclaredFeatures( // of podruntime
+		nodestatus.DeclaredFeatures( // of podruntime and nodeapi
 			"RestartAllContainersOnContainerExits", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+			nodeapi.FeatureWebSockets,
 		),
 		nodestatus.Addresses(
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: k.nodeIP},

@@ -117,7 +117,7 @@ func TestPodsRunAndOutliveTheKubelet(t *testing.T) {
 	if v := node.Status.NodeInfo.ContainerRuntimeVersion; v != "memory://1.0" {
 		t.Errorf("the runtime is %q", v)
 	}
-	if f := node.Status.DeclaredFeatures; !slices.Equal(f, []string{"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}) {
+	if f := node.Status.DeclaredFeatures; !slices.Equal(f, []string{"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}) {
 		t.Errorf("the node declares %v", f)
 	}
 

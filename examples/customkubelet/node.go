@@ -85,7 +85,7 @@ func newNode(cfg *rest.Config, o options, p *provider) (*node, error) {
 		}, nil),
 	)
 	if o.listener != nil {
-		setters = append(setters, nodestatus.KubeletPort(int32(o.listener.Addr().(*net.TCPAddr).Port)))
+		setters = append(setters, nodestatus.KubeletPort(int32(o.listener.Addr().(*net.TCPAddr).Port)), nodestatus.DeclaredFeatures(nodeapi.FeatureWebSockets))
 	}
 	n.status, err3 = nodestatus.New(nodestatus.Config{
 		Client: heart.CoreV1(), NodeName: o.name, NodeCredentials: o.nodeCredentials, Lease: n.leases,

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/nodestatus"
 )
 
@@ -25,7 +26,7 @@ func (o *options) setters(capacity corev1.ResourceList) []nodestatus.Setter {
 		nodestatus.StandardLabels(),
 		nodestatus.KubeletPort(int32(o.port)),
 		nodestatus.Capacity(capacity, nil),
-		nodestatus.DeclaredFeatures("RestartAllContainersOnContainerExits"), // podruntime has it
+		nodestatus.DeclaredFeatures("RestartAllContainersOnContainerExits", nodeapi.FeatureWebSockets), // podruntime and nodeapi have them
 		nodestatus.Addresses(
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: o.nodeIP},
 			corev1.NodeAddress{Type: corev1.NodeHostName, Address: o.nodeName},

@@ -37,7 +37,7 @@ func (r *kubeletRig) kubectl(stdin io.Reader, args ...string) (stdout, stderr st
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	cmd := r.cluster.KubectlCommand(ctx, append([]string{"-n", r.namespace}, args...)...)
+	cmd := r.command(ctx, args...)
 	var out, complaint bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &complaint
 	var exit *exec.ExitError
@@ -47,6 +47,55 @@ func (r *kubeletRig) kubectl(stdin io.Reader, args ...string) (stdout, stderr st
 		r.Fatalf("kubectl %q: %v\n%s", args, err, &complaint)
 	}
 	return out.String(), complaint.String(), status
+}
+
+// command returns a kubectl with the rig's transport.
+func (r *kubeletRig) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := r.cluster.KubectlCommand(ctx, append([]string{"-n", r.namespace}, args...)...)
+	webSockets := fmt.Sprint(!r.spdy)
+	cmd.Env = append(cmd.Env, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS="+webSockets, "KUBECTL_PORT_FORWARD_WEBSOCKETS="+webSockets)
+	return cmd
+}
+
+// overBoth runs a test with kubectl's WebSockets, which is the default, and with SPDY. It
+// needs the pod quiet.
+func (r *kubeletRig) overBoth(t *testing.T, name string, f func(*testing.T)) {
+	for _, spdy := range []bool{false, true} {
+		transport := "WebSocket"
+		if spdy {
+			transport = "SPDY"
+		}
+		t.Run(name+", "+transport, func(t *testing.T) {
+			r.spdy = spdy
+			defer func() { r.spdy = false }()
+			before := r.passedOn()
+			_, log, _ := r.kubectl(nil, "exec", "-v=4", "quiet", "--", "true")
+			if negotiated := strings.Contains(log, `"Subprotocol negotiated" protocol="v5.channel.k8s.io"`); negotiated == spdy || r.passedOn() == before {
+				t.Errorf("negotiated %v, passed on by the API server %v: %s", negotiated, r.passedOn() > before, log)
+			}
+			f(t)
+		})
+	}
+}
+
+// passedOn returns the number of requests that the API server has passed on to nodes that
+// declare nodeapi.FeatureWebSockets. It does not translate them to SPDY.
+func (r *kubeletRig) passedOn() (n float64) {
+	r.Helper()
+	data, err := r.client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(r.Context())
+	if err != nil {
+		r.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if strings.HasPrefix(line, "apiserver_websocket_streaming_requests_total{") && strings.Contains(line, "proxied_to_kubelet") {
+			var value float64
+			if _, err := fmt.Sscan(line[strings.LastIndexByte(line, ' '):], &value); err != nil {
+				r.Fatal(line, err)
+			}
+			n += value
+		}
+	}
+	return n
 }
 
 // create creates a pod with one container and waits until it is running or has
@@ -151,7 +200,7 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 			t.Errorf("%d %q %q", status, out, complaint)
 		}
 	})
-	t.Run("exec passes input, output and exit code", func(t *testing.T) {
+	r.overBoth(t, "exec passes input, output and exit code", func(t *testing.T) {
 		out, complaint, status := r.kubectl(strings.NewReader("input"), "exec", "-i", "quiet", "--", "sh", "-c", `echo "$HOSTNAME $(cat)"; echo complaint >&2; exit 3`)
 		if out != "quiet input\n" || !strings.Contains(complaint, "complaint\n") || status != 3 {
 			t.Errorf("%d %q %q", status, out, complaint)
@@ -163,7 +212,7 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 			t.Errorf("%d %q", status, complaint)
 		}
 	})
-	t.Run("exec -it has a terminal that is resized", func(t *testing.T) {
+	r.overBoth(t, "exec -it has a terminal that is resized", func(t *testing.T) {
 		got, code := r.inTerminal(t, "exec", "-it", "quiet", "--", "sh", "-c", talk)
 		if code != 5 || !strings.Contains(got, "/dev/pts/") || !strings.Contains(got, "got word") {
 			t.Errorf("%d %q", code, got)
@@ -205,7 +254,7 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		cmd := r.cluster.KubectlCommand(ctx, "-n", r.namespace, "attach", "-i", "reader")
+		cmd := r.command(ctx, "attach", "-i", "reader")
 		cmd.Stdin = strings.NewReader("some input\n")
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -227,11 +276,11 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 			t.Errorf("a second time: %d %q", status, complaint)
 		}
 	})
-	t.Run("cp moves 100 MB both ways", r.copies)
+	r.overBoth(t, "cp moves 100 MB both ways", r.copies)
 	t.Run("attach shows what is printed", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		cmd := r.cluster.KubectlCommand(ctx, "-n", r.namespace, "attach", "web")
+		cmd := r.command(ctx, "attach", "web")
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -247,8 +296,52 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 		cancel()
 		_ = cmd.Wait()
 	})
-	t.Run("port-forward has 50 connections at once", r.forwards)
+	r.overBoth(t, "port-forward has 50 connections at once", r.forwards)
 	t.Run("nothing without credentials", r.refusesStrangers)
+}
+
+// TestAKubectlThatIsInterruptedEndsItsCommand behind input that the command does not read:
+// nothing that arrives shows that its client is gone.
+func TestAKubectlThatIsInterruptedEndsItsCommand(t *testing.T) {
+	quiet(t)
+	r := newKubeletRig(t, shared.Cluster(t), "interrupted-node")
+	r.create("quiet", corev1.RestartPolicyNever, "sleep 1000", podRuns)
+	zeros, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = zeros.Close() }()
+	r.overBoth(t, "exec -i", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		cmd := r.command(ctx, "exec", "-i", "quiet", "--", "sh", "-c", "echo $$; exec sleep 1000")
+		cmd.Stdin = zeros
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var pid int
+		if _, err := fmt.Fscan(out, &pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		interrupted := time.Now()
+		err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+			_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+			return errors.Is(err, os.ErrNotExist), nil
+		})
+		if took := time.Since(interrupted); err != nil || took > time.Minute {
+			t.Errorf("the command ran on for %v: %v", took, err)
+		} else {
+			t.Logf("the command ended after %v", took.Round(time.Second))
+		}
+	})
 }
 
 // talk is a script that waits for the terminal's size, then for another one and a
@@ -282,7 +375,7 @@ func (r *kubeletRig) inTerminal(t *testing.T, args ...string) (shown string, sta
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := r.cluster.KubectlCommand(ctx, append([]string{"-n", r.namespace}, args...)...)
+	cmd := r.command(ctx, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
@@ -350,7 +443,7 @@ func (r *kubeletRig) forwards(t *testing.T) {
 	}()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	cmd := r.cluster.KubectlCommand(ctx, "-n", r.namespace, "port-forward", "--address=127.0.0.1", "quiet", fmt.Sprintf(":%d", listener.Addr().(*net.TCPAddr).Port))
+	cmd := r.command(ctx, "port-forward", "--address=127.0.0.1", "quiet", fmt.Sprintf(":%d", listener.Addr().(*net.TCPAddr).Port))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

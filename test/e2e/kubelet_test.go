@@ -39,6 +39,7 @@ type kubeletRig struct {
 	args      []string
 	program   *program
 	pods      *podWatch
+	spdy      bool // kubectl uses SPDY, and not WebSockets
 }
 
 func newKubeletRig(t *testing.T, cluster *harness.Cluster, node string, args ...string) *kubeletRig {

@@ -178,7 +178,8 @@ func (s *spdyReader) opened() error {
 
 // spdyWriter writes frames, each with one call of Write.
 type spdyWriter struct {
-	conn    net.Conn
+	conn    io.Writer
+	ended   func() error // called after the last frame; may be nil
 	out     []byte
 	replied bool
 }
@@ -220,7 +221,13 @@ func (w *spdyWriter) rst(id, status uint32) error {
 // ping has the ID of a ping of a server. Its answer is ignored.
 func (w *spdyWriter) ping() error { return w.control(ping, binary.BigEndian.AppendUint32(nil, 2)) }
 
-func (w *spdyWriter) bye() error { return w.control(goAway, make([]byte, 8)) }
+func (w *spdyWriter) bye() error {
+	err := w.control(goAway, make([]byte, 8))
+	if w.ended != nil && err == nil {
+		err = w.ended()
+	}
+	return err
+}
 
 func (w *spdyWriter) control(kind uint32, payload []byte) error {
 	w.out = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(w.out[:0], version3|kind), uint32(len(payload)))

@@ -561,7 +561,7 @@ func TestAPongThatMustWaitEndsNothing(t *testing.T) {
 		if err := errors.Join(err, <-answered); err != nil {
 			t.Fatal(err)
 		}
-		c, streams := WebSocket(ws, false, patient, 1)
+		c, streams := WebSocket(ws, Binary, patient, 1)
 		_, _ = far.Write([]byte{0x89, 0x81, 0, 0, 0, 0, 'p'})
 		time.Sleep(time.Hour)
 		written := make(chan error, 1)
@@ -582,7 +582,7 @@ func TestAPongThatMustWaitEndsNothing(t *testing.T) {
 }
 
 // channels connects a WebSocket.
-func channels(t *testing.T, text bool, n int) (*Conn, []*Stream, *websocket.Conn) {
+func channels(t *testing.T, format Format, waits Waits, n int) (*Conn, []*Stream, *websocket.Conn) {
 	t.Helper()
 	type opened struct {
 		conn    *Conn
@@ -595,7 +595,7 @@ func channels(t *testing.T, text bool, n int) (*Conn, []*Stream, *websocket.Conn
 			t.Error(err)
 			return
 		}
-		c, streams := WebSocket(ws, text, patient, n)
+		c, streams := WebSocket(ws, format, waits, n)
 		ready <- opened{c, streams}
 	}))
 	t.Cleanup(server.Close)
@@ -615,7 +615,7 @@ func channels(t *testing.T, text bool, n int) (*Conn, []*Stream, *websocket.Conn
 
 func TestChannelsPassMessagesOfAnySize(t *testing.T) {
 	sent := bytes.Repeat([]byte("0123456789"), MaxUnread) // 2.5 MiB in one message
-	c, streams, ws := channels(t, false, 3)
+	c, streams, ws := channels(t, Binary, patient, 3)
 	streams[1].Discard()
 	go func() {
 		_ = ws.WriteMessage(websocket.BinaryMessage, nil)
@@ -651,7 +651,7 @@ func TestChannelsPassMessagesOfAnySize(t *testing.T) {
 }
 
 func TestTextChannelsAreBase64(t *testing.T) {
-	c, streams, ws := channels(t, true, 2)
+	c, streams, ws := channels(t, Text, patient, 2)
 	_ = ws.WriteMessage(websocket.TextMessage, []byte("1aGVsbG8="))
 	got := make([]byte, 5)
 	if _, err := io.ReadFull(streams[1], got); err != nil || string(got) != "hello" {
@@ -663,6 +663,106 @@ func TestTextChannelsAreBase64(t *testing.T) {
 	}
 	_ = ws.WriteMessage(websocket.TextMessage, []byte("1???"))
 	receive(t, "the end", c.Done())
+}
+
+// TestAChannelEnds: the client of a version before that can't end the input of a command.
+func TestAChannelEnds(t *testing.T) {
+	c, streams, ws := channels(t, Ended, patient, 2)
+	for _, sent := range [][]byte{{1, 'h', 'i'}, {endChannel, 1}, {1, 'x'}, {endChannel, 1, 0}, {endChannel, 7}, {0, 'm'}} {
+		_ = ws.WriteMessage(websocket.BinaryMessage, sent)
+	}
+	if got, err := io.ReadAll(streams[1]); err != nil || string(got) != "hi" {
+		t.Errorf("%q, %v", got, err)
+	}
+	got := make([]byte, 1)
+	if _, err := io.ReadFull(streams[0], got); err != nil || string(got) != "m" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := streams[1].Write([]byte("out")); err != nil {
+		t.Error(err)
+	}
+	if _, data, err := ws.ReadMessage(); err != nil || string(data) != "\x01out" {
+		t.Errorf("%q, %v", data, err)
+	}
+	_ = ws.WriteMessage(websocket.BinaryMessage, []byte{endChannel})
+	receive(t, "the end", c.Done())
+}
+
+// TestAClientThatWaitsForPongsIsKept: its pings wait behind its bytes.
+func TestAClientThatWaitsForPongsIsKept(t *testing.T) {
+	_, streams, ws := channels(t, Binary, Waits{Ping: time.Millisecond}, 1)
+	pongs := make(chan struct{}, 1)
+	ws.SetPongHandler(func(string) error {
+		select {
+		case pongs <- struct{}{}:
+		default:
+		}
+		return nil
+	})
+	go func() { _, _, _ = ws.ReadMessage() }()
+	sent := make(chan error, 1)
+	go func() { sent <- ws.WriteMessage(websocket.BinaryMessage, make([]byte, 2*MaxUnread)) }()
+	for range 3 {
+		receive(t, "a pong", pongs)
+	}
+	if n, err := io.CopyN(io.Discard, streams[0], 2*MaxUnread-1); err != nil {
+		t.Error(n, err)
+	}
+	if err := receive(t, "the message", sent); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestATunnelHasSPDYInMessages: a frame may be cut at any byte, and a message have any
+// number of frames.
+func TestATunnelHasSPDYInMessages(t *testing.T) {
+	for _, size := range []int{1, 7, 1 << 20} {
+		opened := make(chan *Stream, 1)
+		ready := make(chan *Conn, 1)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ws, err := (&websocket.Upgrader{}).Upgrade(w, r, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			ready <- Tunnel(ws, patient, func(s *Stream, _ http.Header) error {
+				opened <- s
+				return s.Accept()
+			})
+		}))
+		defer server.Close()
+		ws, _, err := websocket.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ws.Close() }()
+		sent := append(synFrame(t, 1, http.Header{"Streamtype": {"data"}}), 0, 0, 0, 1, flagFin, 0, 0, 2, 'h', 'i')
+		_ = ws.WriteMessage(websocket.BinaryMessage, nil)
+		for len(sent) > 0 {
+			n := min(size, len(sent))
+			_ = ws.WriteMessage(websocket.BinaryMessage, sent[:n])
+			sent = sent[n:]
+		}
+		c, st := <-ready, receive(t, "the stream", opened)
+		if got, err := io.ReadAll(st); err != nil || string(got) != "hi" {
+			t.Errorf("messages of %d bytes: %q, %v", size, got, err)
+		}
+		st.Finish()
+		closed := make(chan struct{})
+		go func() {
+			c.Close(time.Hour)
+			close(closed)
+		}()
+		for _, want := range []string{"\x80\x03\x00\x02", "\x00\x00\x00\x01\x01\x00\x00\x00", "\x80\x03\x00\x07"} { // the reply, the end, the farewell
+			if kind, data, err := ws.ReadMessage(); err != nil || kind != websocket.BinaryMessage || !strings.HasPrefix(string(data), want) {
+				t.Errorf("% x, %v, want % x", data, err, want)
+			}
+		}
+		if _, _, err := ws.ReadMessage(); !websocket.IsCloseError(err, websocket.CloseNormalClosure) {
+			t.Error(err)
+		}
+		receive(t, "Close", closed)
+	}
 }
 
 // FuzzSPDY sends any bytes. Whatever they are, little memory is held and the
@@ -702,11 +802,12 @@ func FuzzSPDY(f *testing.F) {
 
 // FuzzChannels sends any bytes as the frames of a WebSocket.
 func FuzzChannels(f *testing.F) {
-	f.Add([]byte{0x82, 0x83, 0, 0, 0, 0, 0, 'h', 'i'}, false)
-	f.Add([]byte{0x81, 0x89, 0, 0, 0, 0, '1', 'a', 'G', 'V', 's', 'b', 'G', '8', '='}, true)
-	f.Add([]byte{0x89, 0x80, 0, 0, 0, 0, 0x88, 0x80, 0, 0, 0, 0}, false)
-	f.Add(binary.BigEndian.AppendUint64([]byte{0x82, 0xff}, 1<<62), false)
-	f.Fuzz(func(t *testing.T, sent []byte, text bool) {
+	f.Add([]byte{0x82, 0x83, 0, 0, 0, 0, 0, 'h', 'i'}, byte(Binary))
+	f.Add([]byte{0x82, 0x82, 0, 0, 0, 0, 255, 1, 0x82, 0x81, 0, 0, 0, 0, 255}, byte(Ended))
+	f.Add([]byte{0x81, 0x89, 0, 0, 0, 0, '1', 'a', 'G', 'V', 's', 'b', 'G', '8', '='}, byte(Text))
+	f.Add([]byte{0x89, 0x80, 0, 0, 0, 0, 0x88, 0x80, 0, 0, 0, 0}, byte(Binary))
+	f.Add(binary.BigEndian.AppendUint64([]byte{0x82, 0xff}, 1<<62), byte(Binary))
+	f.Fuzz(func(t *testing.T, sent []byte, format byte) {
 		w := &hijacked{httptest.NewRecorder(), &scripted{Reader: bytes.NewReader(sent)}}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 		r.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}}
@@ -714,7 +815,7 @@ func FuzzChannels(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, streams := WebSocket(ws, text, patient, 2)
+		c, streams := WebSocket(ws, Format(format%3), patient, 2)
 		streams[0].Discard()
 		go func() { _, _ = io.Copy(io.Discard, streams[1]) }()
 		<-c.Done()
