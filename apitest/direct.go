@@ -48,7 +48,7 @@ func (s *Server) Put(obj runtime.Object) runtime.Object {
 	if ns, ok := obj.(*corev1.Namespace); ok && old == nil && ns.DeletionTimestamp == nil && ns.Spec.Finalizers == nil {
 		ns.Spec.Finalizers = []corev1.FinalizerName{corev1.FinalizerKubernetes} // the namespace is emptied before it is removed
 	}
-	return k.Into(s.core.Store.Put(t, obj, old).Obj)
+	return s.core.Store.Put(t, obj, old).Into(k, 0)
 }
 
 // Get returns a copy of the object of type T with a namespace and a name, or nil
@@ -61,7 +61,7 @@ func Get[T runtime.Object](s *Server, namespace, name string) (obj T) {
 	if it == nil {
 		return obj
 	}
-	return k.Into(k.ConvertTo(it.Obj, v)).(T)
+	return it.Into(k, v).(T)
 }
 
 // List returns copies of all objects of type T in a namespace, or in all
@@ -73,7 +73,7 @@ func List[T runtime.Object](s *Server, namespace string) []T {
 	s.core.Store.Unlock()
 	out := make([]T, len(items))
 	for i, it := range items {
-		out[i] = k.Into(k.ConvertTo(it.Obj, v)).(T)
+		out[i] = it.Into(k, v).(T)
 	}
 	return out
 }
@@ -90,13 +90,13 @@ func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T
 	if old == nil {
 		return obj
 	}
-	obj = k.Into(k.ConvertTo(old.Obj, v)).(T)
+	obj = old.Into(k, v).(T)
 	f(obj)
 	stored := k.From(obj, v)
 	if equality.Semantic.DeepEqual(stored, old.Obj) {
 		return obj
 	}
-	return k.Into(k.ConvertTo(s.edited(t, stored, old).Obj, v)).(T)
+	return s.edited(t, stored, old).Into(k, v).(T)
 }
 
 // edited stores obj in place of old, with a new generation if its spec changed.

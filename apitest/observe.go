@@ -37,9 +37,9 @@ func (s *Server) Observe(f func(Change)) (remove func()) {
 }
 
 func changeOf(ev *store.Event) Change {
-	c := Change{Type: ev.Typ, Object: ev.Kind.Into(ev.Cur.Obj)}
+	c := Change{Type: ev.Typ, Object: ev.Cur.Into(ev.Kind, 0)}
 	if ev.Prev != nil {
-		c.Old = ev.Kind.Into(ev.Prev.Obj)
+		c.Old = ev.Prev.Into(ev.Kind, 0)
 	}
 	return c
 }
@@ -59,7 +59,7 @@ func (s *Server) Objects() []runtime.Object {
 	var out []runtime.Object
 	for _, t := range tables {
 		for _, it := range t.Sorted("") {
-			out = append(out, t.Kind.Into(it.Obj))
+			out = append(out, it.Into(t.Kind, 0))
 		}
 	}
 	s.core.Store.Unlock()

@@ -194,11 +194,8 @@ func (k *Kind) Zero(v int) runtime.Object {
 	return obj
 }
 
-// Into returns a copy of obj in the Go type that the test uses.
-func (k *Kind) Into(obj runtime.Object) runtime.Object {
-	if k.GoType == nil {
-		return obj.DeepCopyObject()
-	}
+// Typed converts an object of a dynamic kind to GoType, which must not be nil.
+func (k *Kind) Typed(obj runtime.Object) runtime.Object {
 	out := reflect.New(k.GoType.Elem()).Interface().(runtime.Object)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(contentOf(obj), out); err != nil {
 		panic("apitest: " + err.Error())

@@ -42,8 +42,16 @@ type Item struct {
 	Earlier []Earlier
 	Tracked bool
 
-	mu  sync.Mutex
-	enc []encoding
+	mu    sync.Mutex
+	enc   []encoding
+	typed typed
+}
+
+// typed is an object in the Go type of a kind, and of a test.
+type typed struct {
+	kind *rules.Kind
+	view int
+	obj  runtime.Object
 }
 
 type encoding struct {
@@ -103,6 +111,20 @@ func (it *Item) EncodedAs(k *rules.Kind, v int, m *codec.Media, f form) []byte {
 	}
 	it.enc = append(it.enc, encoding{v, m, f, b})
 	return b
+}
+
+// Into returns a copy of the object in view v and the Go type of k. An object of a dynamic
+// kind is converted once, because tests and explorations read each version many times.
+func (it *Item) Into(k *rules.Kind, v int) runtime.Object {
+	if k.GoType == nil {
+		return k.ConvertTo(it.Obj, v).DeepCopyObject()
+	}
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.typed.kind != k || it.typed.view != v {
+		it.typed = typed{k, v, k.Typed(k.ConvertTo(it.Obj, v))}
+	}
+	return it.typed.obj.DeepCopyObject()
 }
 
 // Event is one change, for watches that start in the past.
