@@ -45,6 +45,13 @@ func (s *Server) RefuseWatchLists(m Match) (remove func()) {
 	return s.core.AddRule(&serve.Rule{Match: m.inner(), NoLists: true, Until: math.MaxUint64})
 }
 
+// ShortenWatches ends each watch that matches after its first event, without an error, until
+// remove is called. Some proxies do so. Initial events and bookmarks do not count. Request.Fault
+// of such a watch is ShortenWatches.
+func (s *Server) ShortenWatches(m Match) (remove func()) {
+	return s.core.AddRule(&serve.Rule{Match: m.inner(), Short: true, Until: math.MaxUint64})
+}
+
 // DropWatches ends the watches that match, after their queued events, and returns
 // their number. The stream ends without an error, as when an API server shuts
 // down.

@@ -32,6 +32,9 @@ const watchTimeout = 30 * time.Minute
 // bookmarkInterval is the time between bookmarks on a watch that allows them.
 const bookmarkInterval = time.Minute
 
+// ShortWatch is in Request.Fault of a watch that ended after its first event.
+const ShortWatch = "ShortenWatches"
+
 // frame is one event for one client.
 type frame struct {
 	typ    watch.EventType
@@ -228,12 +231,12 @@ func (w *watcher) take() (*frame, time.Duration, error) {
 		return nil, 0, err
 	}
 	rule := w.c.s.watches.of(w.c.r)
-	held := 0
+	held, fault := 0, ""
 	w.mu.Lock()
 	defer func() {
 		w.mu.Unlock()
-		if held > 0 {
-			w.c.s.Journal.Update(w.c.r, func(r *request.Request) { r.Held += held })
+		if held > 0 || fault != "" {
+			w.c.s.Journal.Update(w.c.r, func(r *request.Request) { r.Held, r.Fault = r.Held+held, cmp.Or(fault, r.Fault) })
 		}
 	}()
 	if rule.Stalled || len(w.queue) > 0 && w.queue[0].revision() > rule.Until {
@@ -257,6 +260,9 @@ func (w *watcher) take() (*frame, time.Duration, error) {
 	w.queue[0] = frame{}
 	w.queue = w.queue[1:]
 	w.held = max(0, w.held-1)
+	if rule.Short && f.item != nil && f.item.RV > w.after && !w.ended { // the initial events are not later
+		w.queue, w.held, w.ended, w.err, fault = nil, 0, true, io.EOF, ShortWatch
+	}
 	return &f, 0, nil
 }
 

@@ -26,6 +26,7 @@ type Rule struct {
 	Stalled bool
 	Until   uint64 // later changes are held back
 	NoLists bool   // watches can't begin with a list
+	Short   bool   // watches end after their first event
 }
 
 // of returns the sum of the rules for a request. Its match is not used.
@@ -44,6 +45,7 @@ func (ws *watchRules) of(r *request.Request) (sum Rule) {
 			sum.Stalled = sum.Stalled || rule.Stalled
 			sum.Until = min(sum.Until, rule.Until)
 			sum.NoLists = sum.NoLists || rule.NoLists
+			sum.Short = sum.Short || rule.Short
 		}
 	}
 	return sum
