@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -25,12 +26,16 @@ const childEnv = "KUBEWRIGHT_EXPLORE_CHILD"
 // freeEnv is set if a child must not order requests.
 const freeEnv = "KUBEWRIGHT_EXPLORE_FREE"
 
-// stuckAfter is the real time without a step after which a run counts as stuck. A run
-// that is slow, on a machine with a high load, is not.
-const stuckAfter = time.Minute
+// stuckAfter is the number of ticks without a step after which a run counts as stuck. A child
+// counts its own ticks, because one that is slow, on a machine with a high load, is not stuck.
+var stuckAfter = 30
 
-// aliveEvery is the real time between messages of a child that is busy with a job.
-const aliveEvery = 5 * time.Second
+// tick is the real time between looks at a run, and aliveEvery the number of ticks between
+// messages of a child.
+const (
+	tick       = time.Second
+	aliveEvery = 5
+)
 
 // calls counts the calls of Find in each test, because a child must know which is its.
 var calls = struct {
@@ -101,15 +106,20 @@ func (l *lab) serve() {
 	answers := &sender{to: json.NewEncoder(os.NewFile(3, "answers"))}
 	go answers.alive()
 	var hello greeting
+	answers.busy.Store(true)
 	if err := l.prepare(); err != nil {
 		hello.Error = err.Error()
 	}
+	answers.busy.Store(false)
 	hello.Plans = l.lines()
 	err := answers.send(hello)
 	for in := json.NewDecoder(os.Stdin); err == nil; {
 		var j job
 		if err = in.Decode(&j); err == nil {
-			err = answers.send(l.try(j))
+			answers.busy.Store(true)
+			v := l.try(j)
+			answers.busy.Store(false)
+			err = answers.send(v)
 		}
 	}
 	os.Exit(0)
@@ -117,8 +127,9 @@ func (l *lab) serve() {
 
 // sender sends the messages of a child.
 type sender struct {
-	mu sync.Mutex
-	to *json.Encoder
+	busy atomic.Bool // with runs
+	mu   sync.Mutex
+	to   *json.Encoder
 }
 
 func (s *sender) send(v any) error {
@@ -127,20 +138,68 @@ func (s *sender) send(v any) error {
 	return s.to.Encode(v)
 }
 
-// alive sends a message at times, if there were steps since the last one.
+// alive sends a message at times, if there were steps since the last one. It ends a process
+// whose run is stuck, after a message that says what its goroutines do.
 func (s *sender) alive() {
-	for last := int64(0); ; time.Sleep(aliveEvery) {
-		if now := steps.Load(); now != last {
-			last = now
-			if s.send(sign{Alive: true}) != nil {
-				return
+	last, idle := int64(0), 0
+	for n := 0; ; n++ {
+		time.Sleep(tick)
+		now := steps.Load()
+		if now != last || !s.busy.Load() {
+			idle = 0
+		} else if idle++; idle >= stuckAfter {
+			var hang sign
+			hang.Stacks, hang.Spins = awake()
+			if w := current.Load(); w != nil && w.mu.TryLock() {
+				hang.Journal = told(w.journal, before+after)
+				w.mu.Unlock()
 			}
+			_ = s.send(hang)
+			os.Exit(0)
 		}
+		if n%aliveEvery == 0 && now != last && s.send(sign{Alive: true}) != nil {
+			return
+		}
+		last = now
 	}
 }
 
+// awake returns the stacks of the goroutines of a bubble that keep its time from moving, and
+// reports whether one of them runs. If not, they wait for a lock, or for something outside.
+func awake() (stacks string, runs bool) {
+	buf := make([]byte, 4<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	var all []string
+	for stack := range strings.SplitSeq(string(buf), "\n\n") {
+		head, _, _ := strings.Cut(stack, "\n")
+		if !strings.Contains(head, "synctest bubble") || strings.Contains(head, "(durable)") || strings.Contains(head, "synctest.Run") || strings.Contains(head, "synctest.Wait") {
+			continue
+		}
+		all = append(all, stack)
+		runs = runs || strings.Contains(head, "[running") || strings.Contains(head, "[runnable")
+	}
+	return strings.Join(all[:min(len(all), 10)], "\n\n"), runs
+}
+
 // sign is the message of alive.
-type sign struct{ Alive bool }
+type sign struct {
+	Alive bool
+	// If the run is stuck: its goroutines, whether one of them runs, and the end of its journal.
+	Stacks, Journal string
+	Spins           bool
+}
+
+// stuckError is the error of a process whose run makes no step.
+type stuckError struct{ sign }
+
+// Error implements error.
+func (e *stuckError) Error() string {
+	what := "all of its goroutines wait, and some of them for a lock or for something outside of the bubble"
+	if e.Spins {
+		what = "it computes without an end, in " + frame(e.Stacks)
+	}
+	return fmt.Sprintf("the run makes no step and virtual time can't move: %s\ngoroutines:\n%s\n\nthe end of its journal:\n%s", what, e.Stacks, e.Journal)
+}
 
 // children runs jobs in child processes, one for each processor.
 type children struct {
@@ -219,30 +278,25 @@ func (c *children) start() (*child, greeting, error) {
 	return k, hello, nil
 }
 
-// errStuck is the error of a process that does not answer.
-var errStuck = fmt.Errorf("no step within %v of real time", stuckAfter)
-
 // receive reads one message, or returns how the process has ended.
 func (k *child) receive(v any) error {
 	for {
-		timeout := time.NewTimer(stuckAfter)
-		select {
-		case raw, ok := <-k.answers:
-			timeout.Stop()
-			if !ok {
-				state := "ended"
-				if err := k.cmd.Wait(); err != nil {
-					state = err.Error()
-				}
-				return fmt.Errorf("the process of the run has died: %s\n%s", state, k.log)
+		raw, ok := <-k.answers
+		if !ok {
+			state := "ended"
+			if err := k.cmd.Wait(); err != nil {
+				state = err.Error()
 			}
-			var s sign
-			if json.Unmarshal(raw, &s) == nil && s.Alive {
-				continue
-			}
+			return fmt.Errorf("the process of the run has died: %s\n%s", state, k.log)
+		}
+		var s sign
+		err := json.Unmarshal(raw, &s)
+		switch {
+		case err == nil && s.Alive:
+		case err == nil && s.Stacks != "":
+			return &stuckError{s}
+		default:
 			return json.Unmarshal(raw, v)
-		case <-timeout.C:
-			return errStuck
 		}
 	}
 }
@@ -261,7 +315,8 @@ func (k *child) end() {
 
 func (c *children) prepare() ([]string, error) {
 	k, hello, err := c.start()
-	if errors.Is(err, errStuck) {
+	var stuck *stuckError
+	if errors.As(err, &stuck) && !stuck.Spins {
 		// A program waits for a lock that another goroutine holds during a request, so
 		// time can't move.
 		fmt.Fprintln(os.Stderr, "explore: programs hold locks during requests, so the order of requests is not fixed")
@@ -269,7 +324,7 @@ func (c *children) prepare() ([]string, error) {
 		k, hello, err = c.start()
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("explore: the run without faults: %w", err)
 	}
 	c.idle = append(c.idle, k)
 	return hello.Plans, nil
@@ -340,7 +395,8 @@ func (c *children) answer(k *child, j job) (*child, verdict) {
 		}
 		k.end()
 		k = nil
-		if errors.Is(err, errStuck) && !j.Free {
+		var stuck *stuckError
+		if errors.As(err, &stuck) && !stuck.Spins && !j.Free {
 			j.Free = true // see prepare
 			continue
 		}
@@ -351,6 +407,9 @@ func (c *children) answer(k *child, j job) (*child, verdict) {
 			problem += ": " + text + " in " + frame(stack)
 		}
 		v.Problem, v.Story = problem, fmt.Sprintf("plan: %s\nproblem: %v", j.Plan, err)
+		if stuck != nil {
+			return nil, v // it would take as long again
+		}
 	}
 	return k, v
 }

@@ -248,7 +248,7 @@ func diff(lines []string, object, path string, want, got any) []string {
 		}
 		return lines
 	}
-	return append(lines, fmt.Sprintf("%s%s: %s, in the reference %s", object, path, compact(got), compact(want)))
+	return append(lines, fmt.Sprintf("%s: %s, in the reference %s", strings.TrimSpace(object+path), compact(got), compact(want)))
 }
 
 func compact(v any) string {

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/apitest/internal/plan"
 )
 
 // ends returns the differences between a server with x and one with y. Each also has a
@@ -160,6 +161,44 @@ func TestNoise(t *testing.T) {
 	}
 	if got := noise(a, a); len(got) > 0 {
 		t.Errorf("got %q for the same", got)
+	}
+}
+
+// A finding has one cause for each program and field, and a panic for each function.
+func TestCauseOf(t *testing.T) {
+	differs := func(n string) string {
+		return "the end differs from the reference:\nPod default/p" + n + " .status.phase: none"
+	}
+	one := causeOf("409 @ a: update pods default/p1 #1", differs("1"))
+	if again := causeOf("slow @ a: update pods default/p2 #7", differs("2")); again != one {
+		t.Errorf("%q, %q", one, again)
+	}
+	if other := causeOf("409 @ b: update pods default/p1 #1", differs("1")); other == one {
+		t.Errorf("two programs: %q", other)
+	}
+	if a, b := causeOf("409 @ a: update pods default/p1 #1", "panic of a: x"), causeOf("409 @ b: update pods default/p1 #1", "panic of a: x"); a != b {
+		t.Errorf("%q, %q", a, b)
+	}
+}
+
+// The story of a takeover says what the fault assumes, unless the program elects a leader.
+func TestTakeoverAssumes(t *testing.T) {
+	l := &lab{ref: outcome{journal: []*entry{
+		{program: "one", text: "create pods default/a"}, {program: "one", text: "get leases default/one"},
+		{program: "two", text: "update leases default/two"},
+	}}}
+	for line, want := range map[string][]string{
+		"takeover @ one: create pods default/a #1":    {"one"},
+		"takeover @ two: create pods default/a #1":    nil,
+		"crash after @ one: create pods default/a #1": nil,
+	} {
+		p, err := plan.Parse(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.assumed(p); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
 	}
 }
 

@@ -32,8 +32,9 @@ type Config struct {
 	// "LeaseCandidate", ignores all of its objects, for example because programs choose
 	// their names at random.
 	Ignore []string
-	// Once names kinds that a program creates once and for another object, such as the Job
-	// of a CronJob. If another client deletes such an object at rest, it need not come back.
+	// Once names what a program creates once and for another object: a kind, such as the Job
+	// of a CronJob, or an object, such as "ReplicaSet default/web-1". If another client deletes
+	// such an object at rest, it need not come back.
 	Once []string
 	// Sample is the largest number of plans with one fault. They are selected evenly
 	// from all plans. 0 means all plans.
@@ -95,10 +96,27 @@ type Scenario struct {
 	// not write to the server or wait. They are called by several goroutines, one call at
 	// a time.
 	Always []Invariant
+	// Outside has the systems outside of the API in which programs keep things.
+	Outside []Outside
 	// Finally, if set, is called at the end, in addition to the comparison with the
 	// reference. While it returns an error, it is called again until Config.Deadline. It
 	// is not called after a fault with World.
 	Finally func() error
+}
+
+// Outside is a system outside of the API, such as a container runtime or a cloud. What is in
+// it is compared at the end, as objects are: a thing that is left, or missing, is a finding.
+type Outside struct {
+	// Name is in plan lines. Required.
+	Name string
+	// List returns the names of the things that exist. They must be the same in each run, so
+	// they can't be random. Required.
+	List func() []string
+	// Rest returns the things that are at rest, such as exited containers. An administrator
+	// deletes each of them, after each step, with Delete. It need not come back, but all else
+	// must be as in the reference. If one of the functions is nil, there is no such fault.
+	Rest   func() []string
+	Delete func(name string)
 }
 
 // Invariant is something that must be true at all times.
@@ -149,6 +167,11 @@ func (s *Scenario) validate() error {
 			return fmt.Errorf("explore: invalid scenario: program %q has no Run", p.Name)
 		}
 		names[p.Name] = true
+	}
+	for _, o := range s.Outside {
+		if o.Name == "" || o.Name != clean(o.Name) || o.List == nil {
+			return fmt.Errorf("explore: invalid scenario: Outside %q needs a Name and List", o.Name)
+		}
 	}
 	return nil
 }

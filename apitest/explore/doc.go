@@ -50,6 +50,11 @@
 // In every run, an observedGeneration above the generation is a finding. If programs
 // change an object more than twice a second at rest, the run without faults has a problem.
 //
+// After a fault that changes the world, it is a finding if more objects with one generated name
+// exist than at any time in the reference. An object that was created again must have an
+// observedGeneration if it has one in the reference. Things outside of the API are compared if
+// Scenario.Outside lists them; there, too, an administrator deletes what is at rest.
+//
 // A finding has a plan. This is one line that repeats the run, with the flag -explore.plan:
 //
 //	crash after @ controller: create configmaps default/child-* #1
@@ -60,7 +65,9 @@
 // is a crash before another client scales up, and the third one a deletion after that. The
 // flag -explore.list lists the plans, and -explore.faults selects some by their faults.
 // -explore.budget and -explore.seed replace fields of Config. A plan with a problem is run three times
-// before it counts as a finding. The story of a finding shows the journal of its run next
+// before it counts as a finding. A run that makes no step for half a minute of real time is
+// stopped and not repeated. Its story has the stacks of the goroutines that keep virtual time
+// from moving. The story of a finding shows the journal of its run next
 // to that of the reference.
 //
 // With Config.Budget or Config.Pairs, plans with two faults follow. Pairs are preferred if
@@ -93,7 +100,8 @@
 // of each fault, and Run logs the faults that never had an effect. Some things can't be simulated: a takeover pauses
 // requests, calls and watch events, but not computation; a page of a file is never half
 // written; and package variables survive a crash. If a program calls os.Exit, the process
-// ends, which is a finding. No fault is tried at a request that writes an Event.
+// ends, which is a finding. With Config.InProcess, a run that computes without an end is not
+// stopped. No fault is tried at a request that writes an Event.
 //
 // There is no promise of compatibility before version 1.0. Plan lines may change.
 package explore

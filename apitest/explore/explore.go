@@ -33,6 +33,9 @@ type Finding struct {
 	Plan string
 	// Problem is the first problem of the run.
 	Problem string
+	// Cause is the same for findings that probably have one cause: it has the program that the
+	// first fault hit, and the first field that differs or the function that panicked.
+	Cause string
 	// Story has all problems, and the journal of the run beside that of the reference.
 	Story string
 	// Runs and Failed are how often the plan was run, and how many of these runs had a
@@ -72,12 +75,11 @@ func Run(t *testing.T, cfg Config, scenario func(w *World) Scenario) {
 	report := Find(t, cfg, scenario)
 	first := map[string]string{}
 	for _, f := range report.Findings {
-		why := cause(f.Problem)
-		if plan := first[why]; plan != "" {
+		if plan := first[f.Cause]; plan != "" {
 			t.Errorf("finding: %s\nthe same problem as %s", f.Plan, plan)
 			continue
 		}
-		first[why] = f.Plan
+		first[f.Cause] = f.Plan
 		often := ""
 		if f.Failed < f.Runs {
 			often = fmt.Sprintf(" (in %d of %d runs)", f.Failed, f.Runs)
@@ -176,7 +178,7 @@ func (l *lab) replay(line string) Report {
 		r.Missed = 1
 	}
 	if len(out.problems) > 0 {
-		r.Findings = []Finding{{Plan: p.String(), Problem: out.problems[0], Story: story, Runs: 1, Failed: 1}}
+		r.Findings = []Finding{{Plan: p.String(), Problem: out.problems[0], Cause: causeOf(p.String(), out.problems[0]), Story: story, Runs: 1, Failed: 1}}
 	}
 	return r
 }
@@ -268,7 +270,7 @@ func (s *survey) add(v verdict) (fresh int) {
 	}
 	known := func(f Finding) bool { return f.Plan == v.Plan }
 	if v.Problem != "" && !slices.ContainsFunc(s.report.Findings, known) {
-		s.report.Findings = append(s.report.Findings, Finding{v.Plan, v.Problem, v.Story, v.Runs, v.Failed})
+		s.report.Findings = append(s.report.Findings, Finding{v.Plan, v.Problem, causeOf(v.Plan, v.Problem), v.Story, v.Runs, v.Failed})
 	}
 	return fresh
 }

@@ -58,6 +58,8 @@ type Fault struct {
 	objects bool                  // one plan for each object
 	lasts   time.Duration
 	rest    bool // it is tried at rest
+	things  bool // one plan for each thing outside that is at rest
+	keeps   bool // the goal is the same as before, though it changes the world
 	later   bool // apply reports with exchange.acted that the fault has had an effect
 	apply   func(x *exchange)
 	object  string // in a plan: the object, as "Kind ns/name", or the resource
@@ -78,12 +80,14 @@ type Fault struct {
 //	late events        from a write on, all watch events are held back for 10 s
 //	late RESOURCE      the same for the events of one resource, before which others arrive
 //	dropped events     from a write on, 5 s of watch events are lost, and watches expire
+//	short watches      from a step on, each watch ends after its first event, for a minute
 //	stale 1, 2, 4      as crash after, with reads that are so many writes behind for 15 s
 //	takeover           the process is paused for a minute; a second one starts on another host
 //	edit OBJECT        another client annotates the object before a write or call
 //	delete OBJECT      another client deletes it
 //	recreate OBJECT    another client deletes it and creates it again, without its status
 //	delete unseen OBJECT  as delete, at rest; the event is lost, and watches expire
+//	prune THING        at rest, an administrator deletes something outside of the API; see Outside
 //	restore            5 s after a write, the state before it is restored from a backup
 //
 // The places of a fault are writes, and also calls if the list says so. Faults that refuse or
@@ -147,6 +151,7 @@ func Faults() []Fault {
 			x.holds(lateFor, m, x.w.Server.StallWatches(m))
 		}},
 		{Name: "dropped events", places: changes, shared: true, lasts: dropFor, later: true, apply: drop},
+		{Name: "short watches", places: func(p plan.Place) bool { return p.Verb == stepVerb }, shared: true, lasts: pauseFor, later: true, apply: shorten},
 		{Name: "takeover", lasts: pauseFor, apply: takeover},
 		{Name: "edit", objects: true, shared: true, rest: true, later: true, apply: edit},
 		{Name: "delete unseen", places: nowhere, objects: true, shared: true, rest: true, World: true, lasts: dropFor, later: true, apply: func(x *exchange) {
@@ -154,7 +159,8 @@ func Faults() []Fault {
 			x.remove(metav1.DeleteOptions{})
 		}},
 		{Name: "delete", rest: true, objects: true, shared: true, World: true, later: true, apply: func(x *exchange) { x.remove(metav1.DeleteOptions{}) }},
-		{Name: "recreate", objects: true, shared: true, World: true, later: true, apply: recreate},
+		{Name: "recreate", objects: true, shared: true, World: true, keeps: true, later: true, apply: recreate},
+		{Name: "prune", places: nowhere, things: true, rest: true, later: true, apply: prune},
 		{Name: "restore", places: changes, shared: true, World: true, lasts: restoreIn, later: true, apply: func(x *exchange) {
 			restore := x.w.Server.Backup()
 			acted, then := x.acted(), x.w.Server.ResourceVersion()
@@ -282,6 +288,45 @@ func drop(x *exchange) {
 	})
 }
 
+// shorten ends each watch after its first event, for a while.
+func shorten(x *exchange) {
+	m := ofPrograms("")
+	m.Verb = "watch"
+	acted, remove := x.acted(), x.w.Server.ShortenWatches(m)
+	m.Func = func(match func(apitest.Request) bool) func(apitest.Request) bool {
+		return func(r apitest.Request) bool { return match(r) && r.Fault == "ShortenWatches" }
+	}(m.Func)
+	time.AfterFunc(pauseFor, func() {
+		remove()
+		if len(x.w.Server.Requests(m)) > 0 {
+			acted()
+		}
+	})
+}
+
+// prune deletes something outside of the API.
+func prune(x *exchange) {
+	for _, o := range x.w.scenario.Outside {
+		for _, thing := range o.resting() {
+			if o.Name+"/"+clean(thing) == x.object {
+				_ = x.w.guard("Outside "+o.Name, func() error { o.Delete(thing); return nil })
+				x.w.note("an administrator: delete %s", x.object)
+				x.acted()()
+				return
+			}
+		}
+	}
+	x.w.note("there is no %s", x.object)
+}
+
+// resting returns the things that an administrator deletes.
+func (o *Outside) resting() []string {
+	if o.Rest == nil || o.Delete == nil {
+		return nil
+	}
+	return o.Rest()
+}
+
 // wait lets time pass. It returns an error if the program gives up the request before that.
 func (x *exchange) wait(d time.Duration) error {
 	select {
@@ -357,7 +402,7 @@ func (x *exchange) target() (dynamic.ResourceInterface, *unstructured.Unstructur
 			break
 		}
 		u := &unstructured.Unstructured{Object: content}
-		client, err := x.client(u.GroupVersionKind(), u.GetNamespace())
+		client, err := x.w.client(u.GroupVersionKind(), u.GetNamespace())
 		if err != nil {
 			x.w.problem("no client for %s: %v", x.object, err)
 			return nil, nil, false
@@ -369,8 +414,8 @@ func (x *exchange) target() (dynamic.ResourceInterface, *unstructured.Unstructur
 }
 
 // client returns a client for the resource that has the kind in the catalog of the server.
-func (x *exchange) client(gvk schema.GroupVersionKind, namespace string) (dynamic.ResourceInterface, error) {
-	config := x.w.Server.Config(apitest.User{})
+func (w *World) client(gvk schema.GroupVersionKind, namespace string) (dynamic.ResourceInterface, error) {
+	config := w.Server.Config(apitest.User{})
 	catalog, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, err
@@ -454,7 +499,7 @@ func (x *exchange) report(what string, err error) {
 }
 
 // each reports whether there is a plan for each object or resource at a place.
-func (f *Fault) each() bool { return f.objects || f.watched }
+func (f *Fault) each() bool { return f.objects || f.watched || f.things }
 
 // faultsOf returns the faults of the hits of a plan.
 func faultsOf(known []Fault, p plan.Plan) (faults []Fault, _ error) {
@@ -490,6 +535,10 @@ func plansAt(faults []Fault, s spot) (plans []plan.Plan) {
 	for _, f := range faults {
 		switch {
 		case s.place.Verb == restVerb && !f.rest:
+		case s.place.Verb == restVerb && f.things:
+			for _, thing := range s.things {
+				plans = append(plans, plan.Plan{{Fault: f.Name + " " + thing, Place: s.place}})
+			}
 		case s.place.Verb == restVerb:
 			for _, obj := range s.objects {
 				plans = append(plans, plan.Plan{{Fault: f.Name + " " + obj, Place: s.place}})

@@ -34,6 +34,15 @@ type history struct {
 	made       map[types.UID]bool // objects that programs have created
 	finalizers map[string]bool    // those that programs have added
 	changes    map[string]int     // by program and object, since the last rest began
+	now, most  map[string]int     // how many objects with generated names exist, and did at most, by group
+}
+
+// group returns what objects with a generated name have in common, or "".
+func group(obj runtime.Object, m metav1.Object) string {
+	if m.GetGenerateName() == "" {
+		return ""
+	}
+	return obj.GetObjectKind().GroupVersionKind().Kind + " " + m.GetNamespace() + "/" + m.GetGenerateName() + "*"
 }
 
 // learn records who made a change.
@@ -45,11 +54,18 @@ func (w *World) learn(c apitest.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := &w.history
+	if key := group(c.Object, m); key != "" && c.Type == watch.Deleted && h.made[m.GetUID()] {
+		h.now[key]--
+	}
 	if h.acting == nil {
 		return
 	}
 	if c.Type == watch.Added {
 		h.made[m.GetUID()] = true
+		if key := group(c.Object, m); key != "" {
+			h.now[key]++
+			h.most[key] = max(h.most[key], h.now[key])
+		}
 	}
 	h.changes[h.acting.lane.name+": "+objectName(c.Object)]++
 	for _, f := range m.GetFinalizers() {
@@ -89,7 +105,13 @@ func (w *World) rests(st Step) {
 				w.problems = append(w.problems, fmt.Sprintf("%s: %d changes within %v at rest after step %q", what, n, w.cfg.Settle, st.Name))
 			}
 		}
-		w.rest = append(w.rest, spot{place: place, objects: objectNames(w.Server)})
+		var things []string
+		for _, o := range w.scenario.Outside {
+			for _, thing := range o.resting() {
+				things = append(things, o.Name+"/"+clean(thing))
+			}
+		}
+		w.rest = append(w.rest, spot{place: place, objects: objectNames(w.Server), things: things})
 		w.mu.Unlock()
 		return
 	}
@@ -147,8 +169,8 @@ func (w *World) owned(obj metav1.Object) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r, ok := obj.(runtime.Object)
-	return w.history.made[obj.GetUID()] && metav1.GetControllerOf(obj) != nil &&
-		!(ok && slices.Contains(w.cfg.Once, r.GetObjectKind().GroupVersionKind().Kind))
+	once := ok && (slices.Contains(w.cfg.Once, r.GetObjectKind().GroupVersionKind().Kind) || slices.Contains(w.cfg.Once, objectName(r)))
+	return w.history.made[obj.GetUID()] && metav1.GetControllerOf(obj) != nil && !once
 }
 
 // missing returns an error if an object does not exist that existed before.
@@ -166,8 +188,9 @@ func missing(before, now map[string]any) error {
 // finalizer of a program.
 func (w *World) leftover(owner metav1.Object) error {
 	w.Server.CollectGarbage()
+	made := w.madeByPrograms()
 	w.mu.Lock()
-	made, finalizers := maps.Clone(w.history.made), maps.Clone(w.history.finalizers)
+	finalizers := maps.Clone(w.history.finalizers)
 	w.mu.Unlock()
 	for _, obj := range w.Server.Objects() {
 		m, err := meta.Accessor(obj)
@@ -212,6 +235,56 @@ func (w *World) ahead() error {
 		u := unstructured.Unstructured{Object: content}
 		if g, ok, _ := unstructured.NestedInt64(content, "status", "observedGeneration"); ok && g > u.GetGeneration() && u.GetGeneration() > 0 {
 			return fmt.Errorf("%s has status.observedGeneration %d and generation %d", objectName(obj), g, u.GetGeneration())
+		}
+	}
+	return nil
+}
+
+// surplus returns an error if programs have made more objects of one group than the reference
+// ever had. Objects that are being deleted, or whose owner is gone, don't count.
+func (w *World) surplus(most map[string]int) error {
+	objects := w.Server.Objects()
+	exist, made := map[types.UID]bool{}, w.madeByPrograms()
+	for _, obj := range objects {
+		if m, err := meta.Accessor(obj); err == nil {
+			exist[m.GetUID()] = true
+		}
+	}
+	now := map[string]int{}
+	for _, obj := range objects {
+		m, err := meta.Accessor(obj)
+		if err != nil || !made[m.GetUID()] || m.GetDeletionTimestamp() != nil {
+			continue
+		}
+		if owner := metav1.GetControllerOf(m); owner == nil || exist[owner.UID] {
+			now[group(obj, m)]++
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(most)) {
+		if now[key] > most[key] {
+			return fmt.Errorf("there are %d of %s, and the reference never has more than %d", now[key], key, most[key])
+		}
+	}
+	return nil
+}
+
+func (w *World) madeByPrograms() map[types.UID]bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.history.made)
+}
+
+// unreached returns an error if an object of the reference has an observedGeneration that is
+// current, and the same object of another run has not.
+func unreached(want, got map[string]any) error {
+	observed := func(end map[string]any, key string) any {
+		obj, _ := end[key].(map[string]any)
+		status, _ := obj["status"].(map[string]any)
+		return status["observedGeneration"]
+	}
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		if _, exists := got[key]; exists && observed(want, key) == "current" && observed(got, key) != "current" {
+			return fmt.Errorf("%s does not have status.observedGeneration of its generation", key)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ package explore
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,9 @@ func (l *lab) story(p plan.Plan, out *outcome, lines int) string {
 	fmt.Fprintf(&b, "plan: %s\n", p)
 	for _, problem := range out.problems {
 		fmt.Fprintf(&b, "problem: %s\n", strings.ReplaceAll(problem, "\n", "\n    "))
+	}
+	for _, program := range l.assumed(p) {
+		fmt.Fprintf(&b, "takeover assumes that two processes of %s may run at once, and it writes no Lease: leave the fault out if they never do\n", program)
 	}
 	if out.missed {
 		b.WriteString("a place of the plan was not reached, or its fault had no effect\n")
@@ -48,8 +52,32 @@ func (l *lab) story(p plan.Plan, out *outcome, lines int) string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
+// assumed returns the programs of takeovers that elect no leader in the reference.
+func (l *lab) assumed(p plan.Plan) (programs []string) {
+	for _, h := range p {
+		elects := slices.ContainsFunc(l.ref.journal, func(e *entry) bool {
+			verb, target, _ := strings.Cut(e.text, " ")
+			return e.program == h.Place.Program && verb != "get" && strings.HasPrefix(target, "leases ")
+		})
+		if h.Fault == "takeover" && !elects {
+			programs = append(programs, h.Place.Program)
+		}
+	}
+	return programs
+}
+
 // Numbers and addresses, which differ between plans that have one cause.
 var numbers = regexp.MustCompile(`0x[0-9a-f]+|[0-9]+`)
+
+// causeOf returns the cause of a finding, with the program that the first fault hit. A panic
+// and an invariant have one cause, whichever program was hit.
+func causeOf(line, problem string) string {
+	p, err := plan.Parse(line)
+	if err != nil || len(p) == 0 || strings.HasPrefix(problem, "panic of") || strings.HasPrefix(problem, "invariant ") {
+		return cause(problem)
+	}
+	return p[0].Place.Program + ": " + cause(problem)
+}
 
 // cause returns what problems of one cause have in common: the field that differs, or the
 // message and the function of a panic.

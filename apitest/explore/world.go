@@ -6,6 +6,7 @@ package explore
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -95,6 +96,7 @@ func (e entry) line() string {
 type spot struct {
 	place   plan.Place
 	objects []string
+	things  []string // outside, at rest
 	watched []string // the resources that the program has watched
 	again   bool     // the step of another program: shared faults are tried at the first
 }
@@ -104,8 +106,10 @@ type outcome struct {
 	problems []string
 	missed   bool // a place of the plan was not reached, or its fault had no effect
 	worldly  bool
-	end      map[string]any    // the objects, normalized
+	end      map[string]any    // the objects and the things outside, normalized
 	objects  []kruntime.Object // the objects of a run without faults
+	outside  map[string]any    // the things outside
+	most     map[string]int    // see history
 	spots    []spot
 	rest     []spot
 	journal  []*entry
@@ -330,9 +334,18 @@ type mode struct {
 	limit int  // the run is given up if it has many more requests, in a millisecond or in all; 0 means none
 }
 
-// runPlan runs the scenario with the faults of a plan. same compares the end with that of
-// the reference; nil means that this is the reference.
-func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Plan, how mode, same func(map[string]any) error) (out outcome) {
+// judge compares a run with the reference.
+type judge struct {
+	same    func(end map[string]any) error // nothing differs
+	reached func(end map[string]any) error // every observedGeneration is reached that is in the reference
+	most    map[string]int                 // see history
+}
+
+// current has the World of the run of this process, for the process that is stuck.
+var current atomic.Pointer[World]
+
+// runPlan runs the scenario with the faults of a plan. j is nil for the reference.
+func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Plan, how mode, j *judge) (out outcome) {
 	faults, err := faultsOf(cfg.Faults, p)
 	if err != nil {
 		out.problems = []string{err.Error()}
@@ -348,15 +361,17 @@ func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Pl
 			Server: s, cfg: cfg, plan: p, faults: faults, limit: how.limit, order: newTurnstile(how.free), begun: time.Now(),
 			wake: make(chan struct{}, 1), extra: map[string]int{}, seen: map[plan.Place]int{}, hit: make([]bool, len(p)), acted: make([]bool, len(p)),
 			broken: map[string]bool{}, refused: map[string]bool{}, listRests: how.rest,
-			history: history{made: map[types.UID]bool{}, finalizers: map[string]bool{}, changes: map[string]int{}},
+			history: history{made: map[types.UID]bool{}, finalizers: map[string]bool{}, changes: map[string]int{}, now: map[string]int{}, most: map[string]int{}},
 		}
 		w.listing.Store(how.list)
-		w.run(scenario, same, &out)
+		current.Store(w)
+		defer current.Store(nil)
+		w.run(scenario, j, &out)
 	})
 	return out
 }
 
-func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) error, out *outcome) {
+func (w *World) run(scenario func(*World) Scenario, j *judge, out *outcome) {
 	background := context.Background()
 	over, end := context.WithCancel(background)
 	w.over = over
@@ -379,13 +394,25 @@ func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) er
 	w.settle()
 	w.listing.Store(false)
 	if finished && !w.worldly.Load() {
-		w.compare(same)
+		w.compare(j)
 	}
 	if err := w.await(w.ahead); err != nil {
 		w.problem("%v", err)
 	}
+	if j != nil && w.worldly.Load() {
+		if err := w.await(func() error { return w.surplus(j.most) }); err != nil {
+			w.problem("%v", err)
+		}
+		if finished && !slices.ContainsFunc(w.faults, func(f Fault) bool { return f.World && !f.keeps }) {
+			if err := w.await(func() error { return j.reached(w.ends()) }); err != nil {
+				w.problem("%v", err)
+			}
+		}
+	}
 	objects := w.Server.Objects()
+	out.outside = w.outside()
 	out.end = normalized(objects, w.cfg.Ignore)
+	maps.Copy(out.end, out.outside)
 	if len(w.plan) == 0 {
 		out.objects = objects
 	}
@@ -423,7 +450,7 @@ func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) er
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out.problems, out.spots, out.journal, out.refused = w.problems, w.spots, w.journal, w.refused
-	out.worldly, out.rest = w.worldly.Load(), w.rest
+	out.worldly, out.rest, out.most = w.worldly.Load(), w.rest, w.history.most
 	for i, h := range w.plan {
 		out.missed = out.missed || !w.acted[i] || !w.hit[i] && h.Place.Number > 0
 	}
@@ -497,7 +524,7 @@ func (w *World) act(st Step) (err error) {
 		w.seen[x.place]++
 		x.place.Number = w.seen[x.place]
 		if w.listing.Load() {
-			w.spots = append(w.spots, spot{x.place, objects, p.lane.watched, i > 0})
+			w.spots = append(w.spots, spot{place: x.place, objects: objects, watched: p.lane.watched, again: i > 0})
 		}
 		faults := w.faultsAt(x.place)
 		w.mu.Unlock()
@@ -528,14 +555,39 @@ func (w *World) running() (all []*Process) {
 	return all
 }
 
+// ends returns the objects and the things outside, normalized.
+func (w *World) ends() map[string]any {
+	end := normalized(w.Server.Objects(), w.cfg.Ignore)
+	maps.Copy(end, w.outside())
+	return end
+}
+
+// outside returns the things outside of the API, as "Outside SYSTEM/NAME", with their number.
+func (w *World) outside() map[string]any {
+	out := map[string]any{}
+	for _, o := range w.scenario.Outside {
+		var things []string
+		_ = w.guard("Outside "+o.Name, func() error { things = o.List(); return nil })
+		for _, thing := range things {
+			key := outsideKind + " " + o.Name + "/" + clean(thing)
+			n, _ := out[key].(int)
+			out[key] = n + 1
+		}
+	}
+	return out
+}
+
+// outsideKind is the kind of things that are no objects.
+const outsideKind = "Outside"
+
 // compare compares the end with the reference, and asks Finally.
-func (w *World) compare(same func(map[string]any) error) {
+func (w *World) compare(j *judge) {
 	var differs error
 	version := ""
 	err := w.await(func() error {
-		if same != nil {
-			if now := w.Server.ResourceVersion(); now != version {
-				version, differs = now, same(normalized(w.Server.Objects(), w.cfg.Ignore))
+		if j != nil {
+			if now := w.Server.ResourceVersion(); now != version || len(w.scenario.Outside) > 0 {
+				version, differs = now, j.same(w.ends())
 			}
 			if differs != nil {
 				return differs
