@@ -224,7 +224,9 @@ type Policy struct {
 	// Default: only after a change of the spec.
 	UpdateMetadata bool
 	// TrustPhase takes the phase from State.Status.Phase if the provider sets it. It is
-	// for providers that have no container statuses. Default: the phase is derived
+	// for providers that have no container statuses. Succeeded ends the pod well only if no report
+	// has ever had a container status. Otherwise every container needs its exit code: one that was
+	// last seen running ends with code 137, and the pod fails. Default: the phase is derived
 	// from container statuses.
 	TrustPhase bool
 }

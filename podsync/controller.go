@@ -301,7 +301,8 @@ type Info struct {
 	CallSince time.Time
 	// Failures is the number of provider calls that failed in a row.
 	Failures int
-	// LastError is the error of the last of them, nil after a success.
+	// LastError is the error of the last of them, or says that the pod waits for an orphan of its
+	// name. It is nil after a success.
 	LastError error
 }
 

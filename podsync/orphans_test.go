@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -86,12 +87,27 @@ func TestAPodThatWaitsForAnOrphanSaysWhy(t *testing.T) {
 		w.cfg.EventRecorder = recorder
 		w.cfg.Relist = 10 * time.Second
 		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "pods"}, Status: statuserr.Unavailable(0)})
+		var mu sync.Mutex
+		var errs []error
+		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		}
 		w.plant(1)
 		pod := w.bind(newPod("orphan0"))
 		w.run()
 		pass(time.Hour)
 		if w.backend.Running(pod.UID) {
 			t.Error("two pods of one name run")
+		}
+		if status := w.pod("orphan0").Status; status.Phase != corev1.PodPending || status.Reason != "NameTaken" || !strings.Contains(status.Message, "has not confirmed") {
+			t.Errorf("%s %s %q", status.Phase, status.Reason, status.Message)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), "look for pod default/orphan0") {
+			t.Errorf("errors %v, want one", errs)
 		}
 		n := 0
 		for _, e := range recorder.take() {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
@@ -42,7 +43,8 @@ type suspects struct {
 	exclusive bool
 	massHold  time.Duration
 
-	heldBack bool // the last pass has found too many
+	heldBack   bool // the last pass has found too many
+	unanswered apierr.Streak
 }
 
 // run asks the API about suspects until ctx is done.
@@ -66,6 +68,7 @@ type question struct {
 	node    string
 	missing bool
 	answer  core.Answer
+	err     error // of a request that the API did not answer
 }
 
 // askAll asks the API about the suspects that are due, and returns when
@@ -89,6 +92,7 @@ func (s *suspects) askAll(ctx context.Context) (wait time.Duration) {
 		if ctx.Err() != nil {
 			return suspectIdle
 		}
+		s.tell(ctx, questions)
 		s.apply(ctx, questions)
 	}
 	s.pods.mu.Lock()
@@ -144,11 +148,25 @@ func (s *suspects) ask(ctx context.Context, q *question) {
 	case errors.Is(err, errUnconfirmed):
 		q.answer = core.AnswerForbidden
 	case err != nil:
-		klog.FromContext(ctx).V(4).Info("Failed to ask whether the pod of an instance exists", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID, "err", err)
+		q.err = explain("look for", ref, err)
 	case pod == nil:
 		q.answer = core.AnswerGone
 	default:
 		q.answer = core.AnswerThere
+	}
+}
+
+// tell reports the first error of a pass, once while passes have errors. The suspects of such
+// errors run on.
+func (s *suspects) tell(ctx context.Context, questions []question) {
+	for i := range questions {
+		if err := questions[i].err; err != nil {
+			s.unanswered.Fail(ctx, s.handler, err, "Failed to ask whether pods exist: their instances run on", "suspects", len(questions))
+			return
+		}
+	}
+	if len(questions) > 0 {
+		s.unanswered.OK(ctx, "Asking whether pods exist works again")
 	}
 }
 
@@ -177,7 +195,7 @@ func (s *suspects) apply(ctx context.Context, questions []question) {
 	s.decide(ctx, at, len(questions) > 0)
 	for _, t := range s.pods.pods {
 		if t.Orphan() && t.Held() {
-			s.announce(ctx, t)
+			s.announce(ctx, at, t)
 		}
 	}
 }
@@ -271,7 +289,7 @@ func (s *suspects) keepUnconfirmed(ctx context.Context, t *entry) {
 }
 
 // announce reports to the pods that wait for the name of an orphan why they wait.
-func (s *suspects) announce(ctx context.Context, t *entry) {
+func (s *suspects) announce(ctx context.Context, at core.Moment, t *entry) {
 	why := "the API server has not confirmed yet that its pod is gone"
 	switch goneSince, unsure := t.Suspicion(); {
 	case t.reported:
@@ -283,11 +301,13 @@ func (s *suspects) announce(ctx context.Context, t *entry) {
 	}
 	logger := klog.FromContext(ctx)
 	for other := range s.pods.waiters(t) {
+		ref, uid := other.ref, t.ref.UID
+		message := fmt.Sprintf("waiting for the instance of pod %s, which had the same name, to stop: %s", uid, why)
+		s.pods.apply(other, at, &core.NameTaken{Message: message})
+		s.pods.markDirty(other)
 		if other.warned == reasonNameTaken {
 			continue
 		}
-		ref, uid := other.ref, t.ref.UID
-		message := fmt.Sprintf("waiting for the instance of pod %s, which had the same name, to stop: %s", uid, why)
 		s.observer.warn(other, reasonNameTaken, actionStart, message)
 		other.warned = reasonNameTaken // once, whatever the cause is next
 		s.pods.later(func() {

@@ -141,6 +141,11 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 		news.Superfluous = t.stopSuspect(now)
 	case NameWanted:
 		t.suspect.at = min(t.suspect.at, now)
+	case *NameTaken:
+		if before := t.nameTaken(); before == nil || *before != *ev {
+			t.call.err = ev
+			t.write.news.statusSeq++
+		}
 	case Passed:
 		news.Expired, news.Wake = t.advance(at)
 		news.Unapplied = t.Seen() && t.unapplied()

@@ -11,6 +11,9 @@ import (
 func (t *State) callStarted(now Instant, seq uint64, s Action) *Call {
 	c := &Call{Op: s.Op, Since: now, seq: seq, Grace: s.Grace, Pod: t.Pod(), LostSince: t.provider.lostSince}
 	t.call.inflight = c
+	if t.nameTaken() != nil {
+		t.call.err, t.call.failures = nil, 0
+	}
 	switch s.Op {
 	case Start:
 		t.becomeHeld()
@@ -141,6 +144,7 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 		t.confirmed(c.seq)
 	} else if ev.FP != t.provider.fp {
 		news.Relist = true // a report came during the call: which is newer, a List says
+		t.takeAnnotations(t.unreported(st.Annotations))
 	}
 	if c.Op == Stop && !t.Stopped() {
 		t.stopAccepted(now, c)

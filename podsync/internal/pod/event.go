@@ -157,6 +157,11 @@ type (
 	SuspectBelieved struct{}
 	// NameWanted: another pod waits for the name of an orphan.
 	NameWanted struct{}
+	// NameTaken: the pod waits for its name, which an orphan has that nothing may stop yet. It is
+	// the error of a call that does not begin.
+	NameTaken struct {
+		Message string // says why, for people
+	}
 	// Passed: time has passed. Next must not be called at a later moment than the last one.
 	Passed struct{}
 )
@@ -191,7 +196,11 @@ func (SuspectAnswered) event()    {}
 func (SuspectHeld) event()        {}
 func (SuspectBelieved) event()    {}
 func (NameWanted) event()         {}
+func (*NameTaken) event()         {}
 func (Passed) event()             {}
+
+// Error implements error.
+func (e *NameTaken) Error() string { return e.Message }
 
 // A Result is the meaning of what a call of the provider returned.
 type Result int

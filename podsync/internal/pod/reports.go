@@ -4,6 +4,7 @@
 package pod
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,6 +95,17 @@ func (t *State) takeAnnotations(annotations map[string]string) {
 		}
 		t.write.news.statusSeq++
 	}
+}
+
+// unreported returns the annotations of a call that no report during the call has another value
+// of: nothing may repeat them, also no List.
+func (t *State) unreported(annotations map[string]string) map[string]string {
+	out := maps.Clone(annotations)
+	maps.DeleteFunc(out, func(key, _ string) bool {
+		_, reported := t.provider.annotations[key]
+		return reported
+	})
+	return out
 }
 
 // newAnnotations returns the annotations that the API does not have yet.

@@ -530,6 +530,8 @@ func (w *script) run(words []string) string {
 		return w.apply(SuspectAnswered{Answer: map[string]Answer{"forbidden": AnswerForbidden, "gone": AnswerGone, "there": AnswerThere}[rest[0]]})
 	case "held":
 		return w.apply(SuspectHeld{})
+	case "taken":
+		return w.apply(&NameTaken{Message: rest[0]})
 	case "due":
 		at, suspect := w.state.Suspect()
 		if !suspect {

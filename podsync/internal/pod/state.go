@@ -185,7 +185,7 @@ type callState struct {
 	inflight *Call
 	failures int32
 	retryAt  Instant
-	err      error // of the last call; nil after a success
+	err      error // of the last call, or *NameTaken until the next one begins; nil after a success
 }
 
 // A fate is what the result of a call is worth. It only grows.

@@ -68,11 +68,20 @@ func (t *State) update(wall time.Time) podstatus.Update {
 		}
 		u.Generation = t.Pod().Generation // Start is called with the newest
 		u.Observed.Reason, u.Observed.Message = "", ""
-		if t.call.err != nil && t.call.failures > 0 {
+		switch taken := t.nameTaken(); {
+		case taken != nil:
+			u.Observed.Reason, u.Observed.Message = ReasonNameTaken, taken.Message
+		case t.call.err != nil && t.call.failures > 0:
 			u.Observed.Reason, u.Observed.Message = ReasonFailedStart, t.call.err.Error()
 		}
 	}
 	return u
+}
+
+// nameTaken returns why the pod waits for its name; nil if it does not.
+func (t *State) nameTaken() *NameTaken {
+	taken, _ := t.call.err.(*NameTaken)
+	return taken
 }
 
 // asReported removes from a stored status the fields that the provider did not report:

@@ -154,6 +154,7 @@ const (
 // The reasons and messages of statuses.
 const (
 	ReasonFailedStart      = "FailedStart"
+	ReasonNameTaken        = "NameTaken"
 	ReasonLost             = "Lost"
 	ReasonDeadlineExceeded = "DeadlineExceeded"
 
