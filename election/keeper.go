@@ -14,7 +14,7 @@ import (
 	"github.com/kubewright/kubewright/internal/apierr"
 )
 
-// keeper keeps the LeaseCandidate of a candidate. The zero value has nothing to keep.
+// keeper keeps the LeaseCandidate of a candidate.
 type keeper struct {
 	lane[*coordinationv1beta1.LeaseCandidate]
 	upkeep  *machine.Upkeep
@@ -23,7 +23,7 @@ type keeper struct {
 }
 
 // ended reports whether nothing is left to do.
-func (k *keeper) ended() bool { return k.upkeep == nil || k.upkeep.Ended() }
+func (k *keeper) ended() bool { return k.upkeep.Ended() }
 
 // step does the next thing about the LeaseCandidate. It returns when to decide again.
 func (k *keeper) step(want machine.Candidacy) time.Duration {

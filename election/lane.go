@@ -42,8 +42,7 @@ type client[T object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// lane does the I/O about one object: one request at a time, and the watch. The
-// zero value does nothing.
+// lane does the I/O about one object: one request at a time, and the watch.
 type lane[T object] struct {
 	kind, name  string
 	client      client[T]

@@ -31,10 +31,11 @@ type loop struct {
 	wg   sync.WaitGroup
 
 	lease    lane[*coordinationv1.Lease]
-	keeper   keeper // does nothing with the registry OnLease
-	term     *term  // the last one
+	keeper   *keeper // of the LeaseCandidate; nil with the registry OnLease
+	term     *term   // the last one
 	returned chan error
 	err      error // of work that returned on its own
+	finished bool  // nothing is left to do about the Lease
 }
 
 func (c *Candidate) newLoop(ctx context.Context) *loop {
@@ -54,9 +55,10 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 		l.lease.join = c.cfg.Watch.join
 	}
 	if c.cfg.Registry.native {
-		l.keeper.lane = newLane(l, "LeaseCandidate", c.identity, client[*coordinationv1beta1.LeaseCandidate](c.cfg.Registry.candidates.LeaseCandidates(c.cfg.Lease.Namespace)))
-		l.keeper.upkeep, l.keeper.check = machine.NewUpkeep(rules), c.check
-		l.keeper.apply, l.keeper.polls, l.keeper.missing = l.keeper.tell, l.keeper.upkeep.Polling, missingCandidate(c.identity)
+		k := &keeper{upkeep: machine.NewUpkeep(rules), check: c.check}
+		k.lane = newLane(l, "LeaseCandidate", c.identity, client[*coordinationv1beta1.LeaseCandidate](c.cfg.Registry.candidates.LeaseCandidates(c.cfg.Lease.Namespace)))
+		k.apply, k.polls, k.missing = k.tell, k.upkeep.Polling, missingCandidate(c.identity)
+		l.keeper = k
 	}
 	return l
 }
@@ -73,14 +75,22 @@ func newLane[T object](l *loop, kind, name string, c client[T]) lane[T] {
 func (l *loop) run() {
 	defer l.wg.Wait()
 	defer l.lease.stopWatch()
-	defer l.keeper.stopWatch()
+	var answers <-chan answer[*coordinationv1beta1.LeaseCandidate]
+	var sights <-chan sight[*coordinationv1beta1.LeaseCandidate]
+	if l.keeper != nil {
+		defer l.keeper.stopWatch()
+		answers = l.keeper.answers
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stopped := l.ctx.Done()
 	for {
 		l.progress.Beat()
 		wake := l.step()
-		if l.core.Status().Phase == machine.Finished && l.keeper.ended() {
+		if l.keeper != nil {
+			sights = l.keeper.sights
+		}
+		if l.finished && (l.keeper == nil || l.keeper.ended()) {
 			return
 		}
 		timer.Reset(l.clock.span(wake - l.clock.now().Mono))
@@ -90,9 +100,9 @@ func (l *loop) run() {
 			l.answered(a)
 		case s, ok := <-l.lease.sights:
 			l.lease.received(s, ok)
-		case a := <-l.keeper.answers:
+		case a := <-answers:
 			l.candidateAnswered(a)
-		case s, ok := <-l.keeper.sights:
+		case s, ok := <-sights:
 			l.keeper.received(s, ok)
 		case err := <-l.returned:
 			l.workReturned(err)
@@ -109,7 +119,7 @@ func (l *loop) run() {
 // returns when to ask again.
 func (l *loop) step() time.Duration {
 	wake := l.clock.now().Mono + machine.IdleWake
-	if l.core.Status().Phase != machine.Finished {
+	if !l.finished {
 		l.apply(machine.Tick{})
 		now := l.clock.now()
 		a := l.core.Next(now)
@@ -118,7 +128,7 @@ func (l *loop) step() time.Duration {
 			l.apply(machine.Sent{Action: a})
 		}
 	}
-	if !l.keeper.ended() {
+	if l.keeper != nil && !l.keeper.ended() {
 		wake = min(wake, l.keeper.step(l.core.Candidacy(l.clock.now().Mono)))
 	}
 	l.publishStatus()
@@ -269,6 +279,7 @@ func (l *loop) publishStatus() {
 		st.drainBy = s.CancelledAt + l.cfg.Timing.Drain
 	}
 	l.status.Store(&st)
+	l.finished = s.Phase == machine.Finished
 	if s.Exists {
 		l.ready.Mark()
 	}

@@ -41,7 +41,6 @@ func (r *coordinated) observed(time.Duration) {
 	}
 }
 
-func (r *coordinated) assigns() bool  { return true }
 func (r *coordinated) observer() bool { return false }
 
 // turn leaves a free Lease to the coordinator for another duration.
@@ -60,7 +59,7 @@ func (r *coordinated) weigh(now time.Duration) {
 		return
 	}
 	named := r.lease.Spec.Strategy
-	if named == nil || string(*named) == r.Strategy.Name() {
+	if named == nil || string(*named) == r.strategy {
 		v, judged := r.verdicts[to]
 		if !judged || r.alarm.due(now, v.until) {
 			r.asks = to
@@ -107,27 +106,24 @@ func described(lc *coordinationv1beta1.LeaseCandidate) (p spec.Peer) {
 	return p
 }
 
-func (r *coordinated) claim(time.Duration, *coordinationv1.Lease) {}
-
-// renew withdraws a preference that was judged.
-func (r *coordinated) renew(now time.Duration, l *coordinationv1.Lease) {
-	if v, judged := r.verdicts[spec.PreferredOf(l)]; judged && !v.better && now < v.until {
-		l.Spec.PreferredHolder = nil
+func (r *coordinated) write(now time.Duration, op Op, l *coordinationv1.Lease) {
+	switch op {
+	case Claim:
+	case Renew: // withdraws a preference that was judged
+		if v, judged := r.verdicts[spec.PreferredOf(l)]; judged && !v.better && now < v.until {
+			l.Spec.PreferredHolder = nil
+		}
+	default:
+		delete(l.Annotations, recordKey(r.ID)) // of an earlier process with the other registry
 	}
-}
-
-func (r *coordinated) describe(_ time.Duration, l *coordinationv1.Lease) {
-	delete(l.Annotations, recordKey(r.ID)) // of an earlier process with the other registry
 }
 
 func (r *coordinated) ended(time.Duration, bool)                        {}
 func (r *coordinated) heir(to string) string                            { return to }
 func (r *coordinated) urgent() bool                                     { return false }
-func (r *coordinated) claimStored(time.Duration)                        {}
-func (r *coordinated) renewalStored(time.Duration)                      {}
 func (r *coordinated) published() bool                                  { return false }
 func (r *coordinated) publishAt(time.Duration) (at time.Duration, _ Op) { return Never, "" }
-func (r *coordinated) recordWritten(time.Duration, Op)                  {}
+func (r *coordinated) stored(time.Duration, Op)                         {}
 func (r *coordinated) postpone(time.Duration)                           {}
 
 func (r *coordinated) check() error { return nil }

@@ -48,6 +48,7 @@ func (p Phase) String() string {
 // A Machine is the state of a candidate. It is not safe for concurrent use.
 type Machine struct {
 	Rules
+	strategy string // its name
 	registry registry
 
 	// Invariant: there is a term in the phases Leading, Draining and Ended, and in no other.
@@ -97,6 +98,27 @@ type Machine struct {
 	broken  error    // the first broken invariant or refused change of state
 }
 
+// An Instant is a reading of two clocks. Decisions depend on the monotonic one only.
+// The wall clock is written to the Lease, and shows that the machine was suspended.
+type Instant struct {
+	Mono time.Duration // since an epoch
+	Wall time.Time     // as it is written to the Lease
+}
+
+// Drift is the difference of the two clocks, except for a constant.
+func (i Instant) Drift() time.Duration { return time.Duration(i.Wall.UnixNano()) - i.Mono }
+
+// alarm is the time at which a decision must be repeated.
+type alarm struct{ at time.Duration }
+
+// due reports whether t has come. If not, the decision is repeated at t.
+func (a *alarm) due(now, t time.Duration) bool {
+	if now < t {
+		a.at = min(a.at, t)
+	}
+	return now >= t
+}
+
 // term is the part of a term that decisions need.
 //
 // Invariant: the deadline counts from the send of the last renewal, or of the claim.
@@ -127,8 +149,6 @@ type release struct {
 type registry interface {
 	// observed updates the registry after the Lease was observed.
 	observed(now time.Duration)
-	// assigns reports whether a coordinator may name a candidate as the holder.
-	assigns() bool
 	// observer reports whether the registry has no room for this candidate.
 	observer() bool
 	// turn returns the time for which this candidate leaves a free Lease to others.
@@ -143,21 +163,15 @@ type registry interface {
 	// heir returns to if that candidate still wants the lease, else "".
 	heir(to string) string
 
-	// claim, renew and describe change a Lease that this candidate writes: to begin a
-	// term, to renew it, or to give the lease away or write the record.
-	claim(now time.Duration, l *coordinationv1.Lease)
-	renew(now time.Duration, l *coordinationv1.Lease)
-	describe(now time.Duration, l *coordinationv1.Lease)
-	// claimStored and renewalStored update the registry after such a write was stored.
-	claimStored(now time.Duration)
-	renewalStored(now time.Duration)
+	// write changes a Lease that this candidate writes with a request.
+	write(now time.Duration, op Op, l *coordinationv1.Lease)
+	// stored updates the registry after such a write was stored, and a claim began a term.
+	stored(now time.Duration, op Op)
 
 	// published reports whether the Lease has a record of this candidate.
 	published() bool
 	// publishAt returns when to write or withdraw the record, and the request.
 	publishAt(now time.Duration) (time.Duration, Op)
-	// recordWritten updates the registry after the record was written or withdrawn.
-	recordWritten(now time.Duration, op Op)
 	// postpone puts off the next write of the record.
 	postpone(until time.Duration)
 
@@ -173,7 +187,7 @@ type registry interface {
 // New returns the state of a candidate that begins at now.
 func New(rules Rules, self spec.Peer, now Instant) *Machine {
 	m := &Machine{
-		Rules: rules, self: self, created: now.Wall.UTC().Truncate(time.Millisecond), draw: rules.Random(), stopBy: Never, led: -1,
+		Rules: rules, strategy: rules.Strategy.Name(), self: self, created: now.Wall.UTC().Truncate(time.Millisecond), draw: rules.Random(), stopBy: Never, led: -1,
 		sighting: sighting{me: rules.ID, exclusive: rules.Exclusive, def: rules.LeaseDuration},
 		follower: follower{poll: rules.RenewInterval, sure: uncertain},
 	}
@@ -202,7 +216,7 @@ type Status struct {
 
 // Status returns the present state.
 func (m *Machine) Status() Status {
-	s := Status{Phase: m.phase, Holder: spec.HolderOf(m.lease), Exists: m.lease != nil, Until: m.held}
+	s := Status{Phase: m.phase, Holder: m.pulse.Holder, Exists: m.lease != nil, Until: m.held}
 	if m.lease != nil {
 		s.UID = m.lease.UID
 	}
@@ -321,7 +335,7 @@ func (m *Machine) becomeLeading(now time.Duration, t *term) {
 	}
 	m.led = now
 	m.term, m.release = t, nil
-	m.registry.claimStored(now)
+	m.registry.stored(now, Claim)
 	m.tell(TermStarted{Token: t.token, Transitions: t.pulse.Transitions, Vacant: vacant, Sent: t.sent, Deadline: t.deadline})
 }
 
@@ -391,7 +405,7 @@ func (m *Machine) stop(now time.Duration) {
 
 // holderGone ends the wait for a holder whose process has ended for certain.
 func (m *Machine) holderGone(now time.Duration, identity string) {
-	holder := spec.HolderOf(m.lease)
+	holder := m.pulse.Holder
 	if _, suffix, cut := strings.Cut(holder, identity+"_"); holder == identity || cut && len(suffix) == SuffixLength && holder == identity+"_"+suffix {
 		m.sighting.gone(now)
 	}
@@ -421,7 +435,7 @@ func (m *Machine) windUp(now time.Duration) {
 	over := m.alarm.due(now, m.stopBy)
 	if r := m.release; r != nil {
 		switch {
-		case over, m.known && m.sure == certain && !spec.PulseOf(m.lease).SameTerm(r.pulse):
+		case over, m.known && m.sure == certain && !m.pulse.SameTerm(r.pulse):
 			m.release = nil
 		case m.alarm.due(now, m.retryAt) && m.sure == certain && now >= r.until:
 			r.to = "" // that was long ago
@@ -430,7 +444,7 @@ func (m *Machine) windUp(now time.Duration) {
 	switch {
 	case m.release != nil || !m.stopping:
 	case !over && m.mine() && m.alarm.due(now, m.base):
-		m.release = &release{pulse: spec.PulseOf(m.lease)}
+		m.release = &release{pulse: m.pulse}
 	case over, !m.stale() && !m.registry.published():
 		m.becomeFinished()
 	}
@@ -455,6 +469,9 @@ func (m *Machine) sent(now time.Duration, a Step) {
 		m.remember(*a.Object.Spec.RenewTime)
 	}
 }
+
+// stamps reports whether a request writes a new renewTime to the Lease.
+func (o Op) stamps() bool { return o == Claim || o == Renew || o == HandOver }
 
 // claimWait returns until when the present holder may lead.
 func (m *Machine) claimWait() time.Duration {
@@ -487,12 +504,11 @@ func (m *Machine) observe(now Instant, l *coordinationv1.Lease, deleted bool, fr
 
 // accept is observe for a Lease that is certainly the stored one.
 func (m *Machine) accept(now Instant, l *coordinationv1.Lease, from source) {
-	last, known := m.lease, m.known
-	before, to := spec.HolderOf(last), spec.HolderOf(l)
+	was, known := m.pulse, m.known
 	m.settled = m.settled || l != nil
-	m.assignable = m.registry.assigns() && m.phase == Standby
+	m.assignable = m.Coordinated && m.phase == Standby
 	if m.see(now.Mono, l, from) {
-		if m.holds() || known && from != unrelated && m.showsLeader(last, l, to) {
+		if m.holds() || known && from != unrelated && m.showsLeader(was) {
 			m.led = now.Mono
 		}
 		m.draw = m.Random()
@@ -500,34 +516,34 @@ func (m *Machine) accept(now Instant, l *coordinationv1.Lease, from source) {
 			m.conflicts = 0 // another process is alive and caused them
 		}
 	}
-	if to != before || !known && to != "" {
-		m.tell(LeaderChanged{From: before, To: to})
+	if to := m.pulse.Holder; to != was.Holder || !known && to != "" {
+		m.tell(LeaderChanged{From: was.Holder, To: to})
 	}
 	if m.holds() {
 		// A renewal that this process did not write is that of a twin: another
 		// process with the same identity and term.
-		if !spec.PulseOf(l).SameTerm(m.term.pulse) || l.Spec.RenewTime != nil && !m.wrote(l) {
+		if !m.pulse.SameTerm(m.term.pulse) || l.Spec.RenewTime != nil && !m.wrote(l) {
 			m.becomeEnded(now.Mono, Lost)
 		}
 	}
 	m.registry.observed(now.Mono)
 }
 
-// showsLeader reports whether the Lease, which was last before, shows that a leader was
-// alive. A claim of this candidate does not: it may be observed before its answer, or
+// showsLeader reports whether the Lease, whose pulse was another before, shows that a leader
+// was alive. A claim of this candidate does not: it may be observed before its answer, or
 // without one, and its term begins with the answer. Neither does an assignment.
-func (m *Machine) showsLeader(last, l *coordinationv1.Lease, holder string) bool {
-	switch {
+func (m *Machine) showsLeader(was spec.Pulse) bool {
+	switch l := m.lease; {
 	case l == nil:
 		return false
-	case holder == m.ID: // its claim removes the mark of a hand-over
+	case m.mine(): // its claim removes the mark of a hand-over
 		return m.term != nil || l.Annotations[handoverAnnotation] != ""
-	case holder == "":
+	case m.pulse.Holder == "":
 		return isReleased(l)
 	case m.Coordinated && begun(l) && !isMarked(l):
 		return false
 	}
-	return spec.PulseOf(last).Renewed != spec.PulseOf(l).Renewed // else it was edited
+	return was.Renewed != m.pulse.Renewed // else it was edited
 }
 
 // answered updates m after a request.
@@ -574,7 +590,7 @@ func (m *Machine) readDone(now Instant, e Answered[*coordinationv1.Lease], based
 	m.failures, m.lastRead = 0, now.Mono
 	m.readAt = now.Mono + m.readInterval()
 	// If the holder seemed to be silent and is not, the watch is stale.
-	if m.held > 0 && now.Mono >= m.held && spec.PulseOf(l) != spec.PulseOf(m.lease) {
+	if m.held > 0 && now.Mono >= m.held && spec.PulseOf(l) != m.pulse {
 		m.stream++
 	}
 	if known := versionOf(m.lease); known == based && spec.Older(versionOf(l), known) {
@@ -665,7 +681,7 @@ func (m *Machine) stored(now Instant, e Answered[*coordinationv1.Lease]) {
 		m.release = nil
 	}
 	m.observe(now, e.Object, false, inOrder)
-	m.registry.recordWritten(now.Mono, e.Op)
+	m.registry.stored(now.Mono, e.Op)
 }
 
 // claimed begins a term, if the answer came in time.
@@ -679,11 +695,11 @@ func (m *Machine) claimed(now, sent Instant, l *coordinationv1.Lease) {
 		return // too late, also for having been suspended: the next step claims again
 	}
 	if m.stopping {
-		m.release = &release{pulse: spec.PulseOf(m.lease), until: deadline}
+		m.release = &release{pulse: m.pulse, until: deadline}
 		return
 	}
 	m.becomeLeading(now.Mono, &term{
-		pulse: spec.PulseOf(m.lease), began: now.Mono, sent: sent, deadline: deadline,
+		pulse: m.pulse, began: now.Mono, sent: sent, deadline: deadline,
 		renewAt: m.renewalAfter(sent.Mono), token: tokenOf(m.lease),
 	})
 }
@@ -697,7 +713,7 @@ func (m *Machine) renewed(now, sent Instant, l *coordinationv1.Lease) {
 	m.term.sent, m.term.deadline = sent, sent.Mono+m.RenewDeadline
 	m.term.renewAt = m.renewalAfter(sent.Mono)
 	m.tell(TermExtended{Sent: sent, Deadline: m.term.deadline})
-	m.registry.renewalStored(now.Mono)
+	m.registry.stored(now.Mono, Renew)
 }
 
 // renewalAfter draws the time of the renewal that follows one at t.
@@ -714,7 +730,7 @@ func (m *Machine) Check() error {
 		text  string
 	}{
 		{(t != nil) == (m.holds() || m.phase == Ended), "there is a term in the phases Leading, Draining and Ended, and in no other"},
-		{!m.holds() || t == nil || spec.PulseOf(m.lease).SameTerm(t.pulse), "in the phases Leading and Draining the observed Lease is of the term"},
+		{!m.holds() || t == nil || m.pulse.SameTerm(t.pulse), "in the phases Leading and Draining the observed Lease is of the term"},
 		{m.release == nil || m.phase == Standby, "a lease is given away in phase Standby only, when the work has returned"},
 		{m.busy != "" || m.basedOn == "", "there is a version only with a request"},
 		{t == nil || t.deadline == t.sent.Mono+m.RenewDeadline, "the deadline counts from the send of the last renewal, or of the claim"},

@@ -145,7 +145,7 @@ func (m *Machine) claimAt() time.Duration {
 		return m.base
 	}
 	at := m.freeAt() + m.registry.turn()
-	if spec.HolderOf(m.lease) != "" && !m.watching() && m.lastRead < at {
+	if m.pulse.Holder != "" && !m.watching() && m.lastRead < at {
 		return Never // look before
 	}
 	return at
@@ -230,11 +230,11 @@ func (m *Machine) claimedLease(now Instant) *coordinationv1.Lease {
 	switch {
 	case m.lease == nil:
 		l.Spec.LeaseTransitions = ptr.To[int32](0)
-	case !assigned || spec.PulseOf(m.lease).SameTerm(m.past): // an assignment is counted already
+	case !assigned || m.pulse.SameTerm(m.past): // an assignment is counted already
 		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(spec.TransitionsOf(l)))
 	}
 	l.Annotations[termAnnotation] = markOf(l)
-	m.registry.claim(now.Mono, l)
+	m.registry.write(now.Mono, Claim, l)
 	return l
 }
 
@@ -243,14 +243,14 @@ func (m *Machine) renewedLease(now Instant) *coordinationv1.Lease {
 	l := m.editable()
 	l.Spec.LeaseDurationSeconds = m.seconds()
 	stamp(l, now.Wall)
-	m.registry.renew(now.Mono, l)
+	m.registry.write(now.Mono, Renew, l)
 	return l
 }
 
 // recordLease returns the Lease with this candidate's record as it should be.
 func (m *Machine) recordLease(now Instant) *coordinationv1.Lease {
 	l := m.editable()
-	m.registry.describe(now.Mono, l)
+	m.registry.write(now.Mono, Publish, l)
 	return l
 }
 
@@ -270,7 +270,7 @@ func (m *Machine) handedLease(now Instant, to string) *coordinationv1.Lease {
 		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(spec.TransitionsOf(l)))
 		l.Annotations[handoverAnnotation], l.Annotations[termAnnotation] = m.ID, markOf(l)
 	}
-	m.registry.describe(now.Mono, l)
+	m.registry.write(now.Mono, HandOver, l)
 	return l
 }
 

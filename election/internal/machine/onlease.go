@@ -5,6 +5,9 @@ package machine
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -69,8 +72,6 @@ func (r *onLease) observed(now time.Duration) {
 	}
 }
 
-func (r *onLease) assigns() bool { return false }
-
 // observer reports whether the Lease has no room for a record of this candidate.
 func (r *onLease) observer() bool {
 	return r.lease != nil && !r.self.LastResort && !r.placed()
@@ -78,7 +79,7 @@ func (r *onLease) observer() bool {
 
 // turn returns a time by the rank of this candidate.
 func (r *onLease) turn() time.Duration {
-	peers, chosen, _ := r.others(spec.HolderOf(r.lease))
+	peers, chosen, _ := r.others(r.pulse.Holder)
 	better := 0
 	for _, p := range peers {
 		if spec.Compare(r.Strategy, p, r.asPeer(), "") < 0 {
@@ -95,7 +96,7 @@ func (r *onLease) turn() time.Duration {
 // reports whether the strategy of this candidate is the one to follow, agreed
 // whether all candidates of the highest version want the same one.
 func (r *onLease) others(except string) (peers []spec.Peer, chosen, agreed bool) {
-	ballots := []spec.Ballot{{BinaryVersion: r.self.BinaryVersion, Strategy: r.Strategy.Name()}}
+	ballots := []spec.Ballot{{BinaryVersion: r.self.BinaryVersion, Strategy: r.strategy}}
 	for id, rec := range r.records {
 		if id != r.ID && id != except {
 			peers = append(peers, rec.Peer)
@@ -103,7 +104,7 @@ func (r *onLease) others(except string) (peers []spec.Peer, chosen, agreed bool)
 		}
 	}
 	name, agreed := spec.ChosenStrategy(ballots, func(string) bool { return false })
-	return peers, name == r.Strategy.Name(), agreed
+	return peers, name == r.strategy, agreed
 }
 
 // weigh offers the lease to a better candidate.
@@ -165,26 +166,26 @@ func (r *onLease) heir(to string) string {
 	return to
 }
 
-func (r *onLease) claim(now time.Duration, l *coordinationv1.Lease) {
-	l.Spec.Strategy = nil
-	previous := spec.HolderOf(r.lease)
-	r.dropRecords(now, l.Annotations, func(rec record) bool {
-		// The holder was silent for its whole lease, and better candidates let
-		// their turns pass. A live one publishes its record again.
-		return r.heldByAnother() && (rec.Identity == previous || spec.Compare(r.Strategy, rec.Peer, r.asPeer(), "") < 0)
-	})
-	r.describe(now, l)
-}
-
-func (r *onLease) renew(now time.Duration, l *coordinationv1.Lease) {
-	delete(l.Annotations, offerAnnotation)
-	if r.offer != nil {
-		l.Annotations[offerAnnotation] = r.offer.encode()
+func (r *onLease) write(now time.Duration, op Op, l *coordinationv1.Lease) {
+	switch op {
+	case Claim:
+		l.Spec.Strategy = nil
+		previous := r.pulse.Holder
+		r.dropRecords(now, l.Annotations, func(rec record) bool {
+			// The holder was silent for its whole lease, and better candidates let
+			// their turns pass. A live one publishes its record again.
+			return r.heldByAnother() && (rec.Identity == previous || spec.Compare(r.Strategy, rec.Peer, r.asPeer(), "") < 0)
+		})
+	case Renew:
+		delete(l.Annotations, offerAnnotation)
+		if r.offer != nil {
+			l.Annotations[offerAnnotation] = r.offer.encode()
+		}
+		r.dropRecords(now, l.Annotations, func(rec record) bool {
+			d, ok := r.doubts[rec.Identity]
+			return ok && rec.Since <= d.since
+		})
 	}
-	r.dropRecords(now, l.Annotations, func(rec record) bool {
-		d, ok := r.doubts[rec.Identity]
-		return ok && rec.Since <= d.since
-	})
 	r.describe(now, l)
 }
 
@@ -212,10 +213,17 @@ func (r *onLease) dropRecords(now time.Duration, annotations map[string]string, 
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return strings.HasPrefix(key, recordPrefix) && !keep[key] })
 }
 
-func (r *onLease) claimStored(now time.Duration) {
-	r.doubts = make(map[string]doubt)
-	r.offer, r.sentOffer = nil, nil
-	r.recordStored(now)
+func (r *onLease) stored(now time.Duration, op Op) {
+	switch op {
+	case Claim:
+		r.doubts = make(map[string]doubt)
+		r.offer, r.sentOffer = nil, nil
+		r.recordStored(now)
+	case Renew:
+		r.renewalStored(now)
+	case Publish, Withdraw:
+		r.recordWritten(now, op)
+	}
 }
 
 // renewalStored updates the offer. The API server may have stored the renewal without it,
@@ -253,7 +261,7 @@ func (r *onLease) wanted(now time.Duration) (record, bool) {
 	if r.self.LastResort || r.stopping || now < r.standBackTo || r.declines(now) {
 		return record{}, false
 	}
-	rec := record{Peer: r.asPeer(), Strategy: r.Strategy.Name()}
+	rec := record{Peer: r.asPeer(), Strategy: r.strategy}
 	rec.Beat = r.own.beat
 	if now >= r.own.beatAt {
 		rec.Beat++
@@ -310,6 +318,7 @@ func (r *onLease) publishAt(now time.Duration) (time.Duration, Op) {
 	return max(at, r.own.retryAt), op
 }
 
+// recordWritten updates r.own after the record was written or withdrawn.
 func (r *onLease) recordWritten(now time.Duration, op Op) {
 	switch {
 	case op == Publish && r.published():
@@ -349,4 +358,96 @@ func (r *onLease) check() error {
 		return errors.New("only a candidate that holds the lease offers it")
 	}
 	return nil
+}
+
+const (
+	// maxRecords is the largest number of records on a Lease.
+	maxRecords = 16
+	// MaxRecordBytes is the size of the largest record that is read.
+	MaxRecordBytes = 1024
+	// recordInterval is the interval at which a record shows that its candidate is
+	// alive. Only the removal of old records depends on it.
+	recordInterval = 10 * time.Minute
+	// recordTTL is the time after which the leader drops a record that has not
+	// changed.
+	recordTTL = 3*recordInterval + time.Minute
+)
+
+// record describes a candidate on the Lease. The names of its JSON form are short
+// because every event of the Lease has sixteen of them.
+type record struct {
+	spec.Peer
+	Strategy string `json:"strategy,omitempty"`
+	Ack      string `json:"ack,omitempty"`  // of the offer that is accepted
+	Beat     int    `json:"beat,omitempty"` // grows every recordInterval
+
+	// Since is when this state of the record was first observed.
+	Since time.Duration `json:"-"`
+}
+
+// RecordSize returns the size of the record of a candidate without an identity suffix
+// and signs of life.
+func RecordSize(p spec.Peer, strategy string) int {
+	return len(record{Peer: p, Strategy: strategy}.encode())
+}
+
+// content returns the record without its signs of life, for comparison.
+func (r record) content() string {
+	r.Ack, r.Beat = "", 0
+	return r.encode()
+}
+
+func (r record) encode() string {
+	raw, _ := json.Marshal(r) // never fails: strings, numbers, and a year below 10,000
+	return string(raw)
+}
+
+// recordKey returns the key of the annotation of an identity. It contains a digest,
+// because an identity may be too long for a key or contain invalid characters.
+func recordKey(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return recordPrefix + hex.EncodeToString(sum[:8])
+}
+
+// records returns the records among annotations by identity. It ignores values that
+// are invalid or under the key of another identity.
+func records(annotations map[string]string) map[string]record {
+	found := make(map[string]record)
+	for key, value := range annotations {
+		if !strings.HasPrefix(key, recordPrefix) || len(value) > MaxRecordBytes {
+			continue
+		}
+		var r record
+		if json.Unmarshal([]byte(value), &r) == nil && r.Identity != "" && recordKey(r.Identity) == key {
+			found[r.Identity] = r
+		}
+	}
+	return found
+}
+
+// pendingOffer is an offer of the lease to a better candidate.
+type pendingOffer struct {
+	to     string
+	id     string        // unique among the offers of this Lease; without spaces
+	stored bool          // it is on the Lease
+	since  time.Duration // when it was made; the acknowledgment may be observed before the answer to the write
+	until  time.Duration // when it is withdrawn
+}
+
+// encode returns the value of offerAnnotation.
+func (o pendingOffer) encode() string { return o.id + " " + o.to }
+
+// doubt is about a candidate that did not answer n offers in a row. It gets no
+// other offer for spec.Doubt(n), and loses the record that it had at since.
+type doubt struct {
+	n     int
+	since time.Duration
+}
+
+// until returns the end of the doubt; the zero doubt is over.
+func (d doubt) until() time.Duration {
+	if d.n == 0 {
+		return 0
+	}
+	return d.since + spec.Doubt(d.n)
 }

@@ -50,6 +50,7 @@ type sighting struct {
 	// Invariant: before the first observation there is no Lease, and nobody is waited for.
 	known   bool
 	lease   *coordinationv1.Lease // nil if it does not exist; never modified
+	pulse   spec.Pulse            // of the Lease: its holder, term and last renewal
 	pulseAt time.Duration         // when the pulse last changed
 
 	// held is until when the present holder, another process, may lead. base is
@@ -127,24 +128,23 @@ func tokenOf(l *coordinationv1.Lease) uint64 {
 	return n
 }
 
-// handedOver reports whether the holder of before has given the lease away, so that
-// it no longer leads, and after is the result.
-func handedOver(before, after *coordinationv1.Lease) bool {
-	if after == nil || before != nil && after.UID != before.UID {
+// handedOver reports whether the holder before has given the lease away, so that it no longer
+// leads, and the Lease is the result.
+func (s *sighting) handedOver(before *coordinationv1.Lease, was spec.Pulse) bool {
+	if s.lease == nil || before != nil && s.pulse.UID != was.UID {
 		return false
 	}
-	from, to := spec.HolderOf(before), spec.HolderOf(after)
-	if to == "" {
-		return isReleased(after)
+	if s.pulse.Holder == "" {
+		return isReleased(s.lease)
 	}
-	return from != "" && from != to && after.Annotations[handoverAnnotation] == from
+	return was.Holder != "" && was.Holder != s.pulse.Holder && s.lease.Annotations[handoverAnnotation] == was.Holder
 }
 
 // mine reports whether this candidate is the holder.
-func (s *sighting) mine() bool { return spec.HolderOf(s.lease) == s.me }
+func (s *sighting) mine() bool { return s.pulse.Holder == s.me }
 
 // heldByAnother reports whether another process is the holder.
-func (s *sighting) heldByAnother() bool { return spec.HolderOf(s.lease) != "" && !s.mine() }
+func (s *sighting) heldByAnother() bool { return s.pulse.Holder != "" && !s.mine() }
 
 // wrote reports whether the last renewal of the Lease was sent by this process.
 func (s *sighting) wrote(l *coordinationv1.Lease) bool {
@@ -163,16 +163,16 @@ func (s *sighting) protect(until time.Duration) { s.base = max(s.base, until) }
 // whether the pulse has changed. States older than the last one must not be
 // passed.
 func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) bool {
-	before, first := s.lease, !s.known
-	s.known, s.lease = true, l
-	if !first && from != unrelated && spec.PulseOf(before) == spec.PulseOf(l) {
+	before, was, first := s.lease, s.pulse, !s.known
+	s.known, s.lease, s.pulse = true, l, spec.PulseOf(l)
+	if !first && from != unrelated && s.pulse == was {
 		return false
 	}
 	s.pulseAt = now
 	if first {
-		s.protectUnseen(now, l)
+		s.protectUnseen(now)
 	} else {
-		s.protectHolder(now, before, l, from)
+		s.protectHolder(now, before, was, from)
 	}
 	s.duration.See(before, l, s.def)
 	if s.heldByAnother() {
@@ -182,8 +182,8 @@ func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) 
 }
 
 // protectUnseen raises base for a leader that the first observation does not show.
-func (s *sighting) protectUnseen(now time.Duration, l *coordinationv1.Lease) {
-	holder := spec.HolderOf(l)
+func (s *sighting) protectUnseen(now time.Duration) {
+	l, holder := s.lease, s.pulse.Holder
 	emptied := holder == "" && l != nil && l.Spec.RenewTime != nil && !isReleased(l)
 	// A coordinator assigns with a duration of its own. Until the holder renews, it
 	// may wait for an earlier leader, which had the duration of the candidates. The
@@ -194,16 +194,16 @@ func (s *sighting) protectUnseen(now time.Duration, l *coordinationv1.Lease) {
 	}
 }
 
-// protectHolder raises base for a holder that may still lead although l no longer
-// names it.
-func (s *sighting) protectHolder(now time.Duration, before, l *coordinationv1.Lease, from source) {
-	holder, previous := spec.HolderOf(l), spec.HolderOf(before)
+// protectHolder raises base for the holder before, which may still lead although the Lease no
+// longer names it.
+func (s *sighting) protectHolder(now time.Duration, before *coordinationv1.Lease, was spec.Pulse, from source) {
+	l, holder, previous := s.lease, s.pulse.Holder, was.Holder
 	vacated := holder == "" || holder == s.me
 	// A write under our identity that is not ours is that of a twin, unless a
 	// coordinator may have assigned the lease to us again.
 	twin := holder == s.me && previous == s.me && !s.wrote(l) && !(s.assignable && begun(l))
 	switch {
-	case from != unrelated && handedOver(before, l):
+	case from != unrelated && s.handedOver(before, was):
 	case from == unrelated, from == afterGap && vacated && !s.wrote(l), twin:
 		// A holder that was missed renewed before this state was stored, or its
 		// renewal fails: the resourceVersion has changed since.
@@ -221,7 +221,7 @@ func (s *sighting) gone(now time.Duration) { s.held = min(s.held, now) }
 
 // freeAt returns from when on no other process leads, as far as was observed.
 func (s *sighting) freeAt() time.Duration {
-	if spec.HolderOf(s.lease) == "" {
+	if s.pulse.Holder == "" {
 		return max(s.base, s.held, s.pulseAt)
 	}
 	return max(s.base, s.held)

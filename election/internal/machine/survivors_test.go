@@ -170,7 +170,7 @@ func TestAPreferenceThatIsObeyedStays(t *testing.T) {
 // renewed returns a Lease as the registry renews it.
 func (b *bench) renewed(l *coordinationv1.Lease) *coordinationv1.Lease {
 	l = l.DeepCopy()
-	b.registry.renew(b.now, l)
+	b.registry.write(b.now, Renew, l)
 	return l
 }
 
@@ -440,7 +440,7 @@ func TestRequestsEndWithRun(t *testing.T) {
 func TestARecordOfAnEarlierProcessIsRemoved(t *testing.T) {
 	b := newBench(t, func(r *Rules) { r.Coordinated = true })
 	l := leaseOf("", 1, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{recordKey("me"): "{}", "other": ""} })
-	if b.registry.describe(0, l); len(l.Annotations) != 1 {
+	if b.registry.write(0, Publish, l); len(l.Annotations) != 1 {
 		t.Errorf("%v", l.Annotations)
 	}
 }

@@ -78,16 +78,6 @@ const (
 	watchDriftEvery = time.Second
 )
 
-// An Instant is a reading of two clocks. Decisions depend on the monotonic one only.
-// The wall clock is written to the Lease, and shows that the machine was suspended.
-type Instant struct {
-	Mono time.Duration // since an epoch
-	Wall time.Time     // as it is written to the Lease
-}
-
-// Drift is the difference of the two clocks, except for a constant.
-func (i Instant) Drift() time.Duration { return time.Duration(i.Wall.UnixNano()) - i.Mono }
-
 // An Op names a request.
 type Op string
 
@@ -106,9 +96,6 @@ const (
 	Update  Op = "update"
 	Delete  Op = "delete"
 )
-
-// stamps reports whether a request writes a new renewTime to the Lease.
-func (o Op) stamps() bool { return o == Claim || o == Renew || o == HandOver }
 
 // An Event is a fact: one of the types below.
 type Event interface{ isEvent() }
@@ -336,14 +323,3 @@ type Candidacy struct {
 
 // Stopping reports whether Run waits for the deletion.
 func (c Candidacy) Stopping() bool { return c.stopping }
-
-// alarm is the time at which a decision must be repeated.
-type alarm struct{ at time.Duration }
-
-// due reports whether t has come. If not, the decision is repeated at t.
-func (a *alarm) due(now, t time.Duration) bool {
-	if now < t {
-		a.at = min(a.at, t)
-	}
-	return now >= t
-}
