@@ -23,9 +23,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/cri"
-	"github.com/kubewright/kubewright/examples/internal/crilog"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/nodeapi"
+	"github.com/kubewright/kubewright/podsync/crilog"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 

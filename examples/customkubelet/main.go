@@ -24,6 +24,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	nodeIP := flags.String("node-ip", "127.0.0.1", "`address` of the node, on which it listens")
 	port := flags.Int("port", 10250, "`port` for the API server, kubectl and Prometheus; 0: any that is free")
 	clientCA := flags.String("client-ca-file", "", "`path` of the CAs of client certificates (default: ConfigMap kube-system/extension-apiserver-authentication, which a node may not read)")
+	probeAddress := flags.String("probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, and /metrics, such as :8081; none by default")
 	nodeCredentials := flags.Bool("node-credentials", false, "the client is system:node:NODE-NAME, like a kubelet")
 	if err := flags.parse(args); err != nil {
 		return err
@@ -46,7 +47,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return errors.Join(err, listener.Close())
 	}
 	fmt.Fprintf(stdout, "node %s: serving https://%s\n", *nodeName, listener.Addr())
-	return n.run(ctx)
+	n.probes.address = *probeAddress
+	return n.probes.during(ctx, n.run)
 }
 
 // defaultNodeName returns $NODE_NAME, which a pod gets from the downward API, or the

@@ -42,6 +42,7 @@ type node struct {
 	pods        *podsync.Controller
 	server      *nodeapi.Server // nil without a listener
 	broadcaster events.EventBroadcaster
+	probes      probes
 }
 
 // newNode makes the controllers.
@@ -98,6 +99,7 @@ func newNode(cfg *rest.Config, o options, p *provider) (*node, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
+	n.probes = probes{parts: []part{n.leases, n.status, n.pods}, metrics: metrics.Handler(registry)}
 	if o.listener != nil {
 		n.server, err = nodeapi.New(nodeapi.Config{
 			NodeName: o.name, Backend: p, Client: client, Listener: o.listener,

@@ -40,6 +40,7 @@ type options struct {
 	cdiDir     string
 	pluginDir  string
 	kubeletDir string
+	probes     probes
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
@@ -51,6 +52,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags.StringVar(&o.cdiDir, "cdi-dir", "/var/run/cdi", "`path` of the directory in which container runtimes look for CDI files")
 	flags.StringVar(&o.pluginDir, "plugin-dir", filepath.Join(kubeletplugin.KubeletPluginsDir, driverName), "`path` of the directory for the driver's socket")
 	flags.StringVar(&o.kubeletDir, "registry-dir", kubeletplugin.KubeletRegistryDir, "`path` of the directory in which the kubelet looks for plugins")
+	flags.StringVar(&o.probes.address, "probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, such as :8081; none by default")
 	if err := flags.parse(args); err != nil {
 		return err
 	}
@@ -95,6 +97,12 @@ func (o *options) run(ctx context.Context, client kubernetes.Interface, stdout i
 		return err
 	}
 
+	o.probes.parts = []part{publisher, d.claims}
+	return o.probes.during(ctx, func(ctx context.Context) error { return o.serve(ctx, d, publisher, client, stop) })
+}
+
+// serve serves the kubelet, and publishes the devices.
+func (o *options) serve(ctx context.Context, d *driver, publisher *resourceslice.Controller, client kubernetes.Interface, stop context.CancelCauseFunc) error {
 	published := make(chan error, 3)
 	go func() { published <- publisher.Run(ctx) }()
 	go func() { published <- d.claims.Run(ctx) }()
@@ -102,7 +110,7 @@ func (o *options) run(ctx context.Context, client kubernetes.Interface, stdout i
 		select {
 		case <-d.claims.Ready().Done(): // claims of an earlier boot have ended
 			if err := d.sweep(ctx); err != nil {
-				fmt.Fprintln(stdout, err) // nothing else depends on it
+				fmt.Fprintln(d.stdout, err) // nothing else depends on it
 			}
 		case <-ctx.Done():
 		}

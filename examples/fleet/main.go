@@ -42,6 +42,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	unregister := flags.Bool("unregister", false, "delete the Nodes at the end; the identity must be allowed to")
 	runFor := flags.Duration("pod-duration", time.Minute, "`time` after which pods that must not be restarted succeed")
 	profiles := flags.String("pprof-address", "", "`address` to serve /debug/pprof at, such as 127.0.0.1:6060; none by default")
+	probeAddress := flags.String("probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, such as :8081; none by default")
 	report := flags.Duration("report-interval", 10*time.Second, "`time` between two progress lines")
 	lockDir := flags.String("lock-dir", filepath.Join(os.TempDir(), fmt.Sprintf("kubewright-nodes-%d", os.Getuid())), "`folder` in which the processes of this machine lock their node prefixes")
 	if err := flags.Parse(args); err != nil {
@@ -148,22 +149,25 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 
-	group := newGroup(ctx)
-	group.Last(leases.Run) // a node is alive while it ends
-	group.Go(status.Run)
-	group.Go(func(ctx context.Context) error {
-		informer.RunWithContext(ctx)
-		return nil
+	p := probes{address: *probeAddress, parts: []part{leases, status, pods}}
+	return p.during(ctx, func(ctx context.Context) error {
+		group := newGroup(ctx)
+		group.Last(leases.Run) // a node is alive while it ends
+		group.Go(status.Run)
+		group.Go(func(ctx context.Context) error {
+			informer.RunWithContext(ctx)
+			return nil
+		})
+		group.Go(pods.Run)
+		group.Go(func(ctx context.Context) error {
+			count.print(ctx, stdout, *nodes, *report, registered, provider.Running)
+			return nil
+		})
+		if *profiles != "" {
+			group.Go(func(ctx context.Context) error { return profile(ctx, *profiles, stdout) })
+		}
+		return group.Wait()
 	})
-	group.Go(pods.Run)
-	group.Go(func(ctx context.Context) error {
-		count.print(ctx, stdout, *nodes, *report, registered, provider.count)
-		return nil
-	})
-	if *profiles != "" {
-		group.Go(func(ctx context.Context) error { return profile(ctx, *profiles, stdout) })
-	}
-	return group.Wait()
 }
 
 // print prints a line every interval until ctx is done.

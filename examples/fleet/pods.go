@@ -14,12 +14,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsim"
 )
 
 // newPods returns the controller of all the fleet's pods and its informer,
 // which the caller must run. The controller acts for a node only if gate allows
 // it. One watch covers ten thousand nodes.
-func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, gate podsync.GateFunc) (*podsync.Controller, cache.SharedIndexInformer, *simulator, error) {
+func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, gate podsync.GateFunc) (*podsync.Controller, cache.SharedIndexInformer, *podsim.Provider, error) {
 	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")
 	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, bound)
 	informer := cache.NewSharedIndexInformerWithOptions(lw, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
@@ -27,7 +28,10 @@ func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, g
 	if err := informer.SetTransform(podsync.Compact); err != nil {
 		return nil, nil, nil, err
 	}
-	provider := newSimulator(runFor)
+	provider, err := podsim.New(podsim.Config{RunFor: runFor})
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	controller, err := podsync.New(podsync.Config{
 		Client:   client.CoreV1(),
 		Provider: provider,

@@ -30,6 +30,7 @@ type options struct {
 	candidates       bool
 	timing           election.Timing
 	interval         time.Duration
+	probes           probes
 }
 
 func (o *options) add(flags *flags) {
@@ -48,6 +49,7 @@ func (o *options) add(flags *flags) {
 	flags.BoolVar(&o.candidates, "lease-candidates", false, "create a LeaseCandidate, and let the API server or examples/coordinator elect")
 	flags.DurationVar(&o.timing.LeaseDuration, "lease-duration", election.DefaultLeaseDuration, "`time` after the last renewal until another candidate takes over; whole seconds")
 	flags.DurationVar(&o.timing.MinTenure, "min-tenure", election.DefaultMinTenure, "`time` for which a leader leads before it looks for a better candidate")
+	flags.StringVar(&o.probes.address, "probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, such as :8081; none by default")
 	flags.DurationVar(&o.interval, "interval", time.Second, "`time` between two counts")
 }
 
@@ -120,7 +122,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return candidate.Run(ctx)
+	o.probes.parts = []part{candidate}
+	return o.probes.during(ctx, candidate.Run)
 }
 
 // printer prints lines with the time, because an election is about time.

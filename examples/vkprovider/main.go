@@ -38,6 +38,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&cfg.InternalIP, "node-ip", "127.0.0.1", "`address` of the Node")
 	flags.StringVar(&cfg.Address, "address", ":10250", "`address` on which the node answers kubectl logs, exec and top")
 	flags.StringVar(&cfg.LockDir, "lock-dir", "", "`directory` in which the processes of this machine lock their node names")
+	probeAddress := flags.String("probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, such as :8081; none by default")
 	flags.BoolVar(&cfg.NodeCredentials, "node-credentials", false, "the client is system:node:NODE-NAME, as a kubelet is")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -61,5 +62,6 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return virtual.Run(ctx)
+	p := probes{address: *probeAddress, parts: []part{virtual}}
+	return p.during(ctx, virtual.Run)
 }

@@ -13,7 +13,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kubewright/kubewright/examples/internal/crilog"
+	"github.com/kubewright/kubewright/podsync/crilog"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 

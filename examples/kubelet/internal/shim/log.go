@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kubewright/kubewright/examples/internal/crilog"
+	"github.com/kubewright/kubewright/podsync/crilog"
 )
 
 // A logger writes the output of a command to its log. Output that the disk does not

@@ -23,8 +23,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/kubewright/kubewright/examples/internal/crilog"
 	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/podsync/crilog"
 )
 
 // Name is the process name of a shim.

@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubewright/kubewright/examples/internal/crilog"
+	"github.com/kubewright/kubewright/podsync/crilog"
 )
 
 func TestMain(m *testing.M) {

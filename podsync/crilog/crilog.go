@@ -3,8 +3,8 @@
 
 // Package crilog reads and writes logs of containers in the format of the CRI: a line
 // has a time, the name of a stream, a tag and text. The tag is F for the end of a line
-// of the container, and P for a part of one. Copy it along with an example. Its API may
-// change at any time.
+// of the container, and P for a part of one. A runtime that writes this format can serve
+// kubectl logs with [Open]: with --tail, --since, --timestamps, --follow and --limit-bytes.
 //
 // Two things differ from the kubelet's reader. Options.Tail counts lines of the container,
 // which may be several entries, and the kubelet counts entries. An entry without a newline
@@ -71,7 +71,7 @@ func Append(log []byte, at time.Time, stream string, output []byte) []byte {
 // An Entry is a line of a log.
 type Entry struct {
 	Time   time.Time // zero if the entry is damaged
-	Stream string
+	Stream string // Stdout or Stderr
 	Text   []byte // without a newline
 	Full   bool   // Text is the end of a line of the container
 }
