@@ -592,7 +592,7 @@ func TestStartersShareTheirFiles(t *testing.T) {
 	first := map[string]string{}
 	for _, starter := range append(slices.Collect(maps.Keys(starterModules)), starters...) {
 		dir := filepath.Join("examples", starter)
-		for _, file := range []string{"setup.go", "heartbeat.go", "rig_test.go"} {
+		for _, file := range []string{"setup.go", "heartbeat.go", "probes.go", "rig_test.go"} {
 			content, err := os.ReadFile(filepath.Join(dir, file))
 			if errors.Is(err, fs.ErrNotExist) {
 				continue

@@ -71,9 +71,9 @@ func Append(log []byte, at time.Time, stream string, output []byte) []byte {
 // An Entry is a line of a log.
 type Entry struct {
 	Time   time.Time // zero if the entry is damaged
-	Stream string // Stdout or Stderr
-	Text   []byte // without a newline
-	Full   bool   // Text is the end of a line of the container
+	Stream string    // Stdout or Stderr
+	Text   []byte    // without a newline
+	Full   bool      // Text is the end of a line of the container
 }
 
 // Parse parses a line of a log without its newline. The Entry shares the memory of the line. A
