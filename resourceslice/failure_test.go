@@ -119,6 +119,34 @@ func lostAnswer(r *rig, fault apitest.Fault) {
 	}
 }
 
+// TestAnAnswerEndsTheLossOfTheOneBefore: the answer to a write was lost, and that to its
+// repetition was not. A refusal of a later write to the same slice is a refusal.
+func TestAnAnswerEndsTheLossOfTheOneBefore(t *testing.T) {
+	for name, fault := range map[string]apitest.Fault{"lost": faults["lostAnswer"], "reset": faults["reset"], "late": faults["late"]} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				r.publish(pools(device(1, "a"), device(2, "a")))
+				fault.Match, fault.Times = apitest.Match{Verb: "update", Resource: "resourceslices"}, 1
+				defer r.s.Inject(fault)()
+				r.publish(pools(device(1, "b"), device(2, "a")))
+				r.settle(5 * time.Minute)
+				defer r.refuseDevice("dev-00002", "c")()
+				r.s.ResetJournal()
+				r.set(pools(device(1, "c"), device(2, "c")))
+				r.settle(10 * time.Second)
+				if got := r.devices()["dev-00001"].Attributes["model"].StringValue; *got != "model-c" {
+					t.Errorf("the device that is not refused is %s", *got)
+				}
+				if s, _ := r.c.Status(pool); !contains(s.Err, "dev-00002") {
+					t.Errorf("the status: %+v", s)
+				}
+				r.expect("one refusal and one write", 0, 2, 0)
+			})
+		})
+	}
+}
+
 // TestALateWriteIsAwaitedAfterAnAnswerWithoutCause: a write of a new generation is
 // carried out after its deadline. A webhook answers its repetition with a conflict,
 // although the slice has not changed, or refuses it: so the first attempt can still

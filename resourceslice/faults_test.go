@@ -1204,6 +1204,78 @@ func TestEachSeriesOfRepairsIsReportedOnce(t *testing.T) {
 	})
 }
 
+// TestWhatCountsAsARepair: one change of another writer is one repair, however many writes
+// that takes; and what is wanted anyway is none.
+func TestWhatCountsAsARepair(t *testing.T) {
+	change := func(r *rig) {
+		r.foreign(func() {
+			apitest.Edit(r.s, "", r.slices()[0].Name, func(s sliceType) {
+				s.Spec.Devices[0].Attributes["model"] = resourcev1.DeviceAttribute{StringValue: new("changed")}
+			})
+		})
+	}
+	for name, tc := range map[string]struct {
+		happens func(r *rig, n int)
+		times   int
+		want    int // Published with Repair
+	}{
+		"a write that conflicts": {func(r *rig, _ int) {
+			f := faults["409"]
+			f.Match, f.Times = apitest.Match{Verb: "update", Resource: "resourceslices"}, 2
+			defer r.s.Inject(f)()
+			change(r)
+			r.settle(time.Minute)
+		}, 2, 2},
+		"a write that fails": {func(r *rig, _ int) {
+			f := faults["500"]
+			f.Match, f.Times = apitest.Match{Verb: "update", Resource: "resourceslices"}, 2
+			defer r.s.Inject(f)()
+			change(r)
+			r.settle(time.Minute)
+		}, 1, 1},
+		"a write that is throttled": {func(r *rig, _ int) {
+			f := faults["429"]
+			f.Match, f.Times = apitest.Match{Verb: "update", Resource: "resourceslices"}, 50 // client-go repeats it
+			defer r.s.Inject(f)()
+			change(r)
+			r.settle(10 * time.Minute)
+		}, 1, 1},
+		"a Set in the meantime": {func(r *rig, n int) {
+			change(r)
+			r.publish(pools(device(1, fmt.Sprint(n))))
+			r.settle(time.Minute)
+		}, 5, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				r.publish(pools(device(1, "a")))
+				r.settle(time.Hour)
+				for n := range tc.times {
+					tc.happens(r, n)
+				}
+				if _, n := has[*resourceslice.ContendedError](r); n != 0 {
+					t.Errorf("%d reports of another writer", n)
+				}
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				repairs := 0
+				for _, p := range r.published {
+					if p.Repair {
+						repairs++
+					}
+					if p.Repair && p.Latency > 10*time.Minute {
+						t.Errorf("a repair took %v", p.Latency)
+					}
+				}
+				if repairs != tc.want {
+					t.Errorf("%d repairs, want %d", repairs, tc.want)
+				}
+			})
+		})
+	}
+}
+
 // TestSetAllRemovesTheOtherPoolsOfTheDriver: a pool that was renamed while the
 // process was down, one that was a cluster pool, and one that this process Set.
 func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {

@@ -64,6 +64,7 @@ type work struct {
 	unanswered map[string]*request
 	compacted  time.Time
 	wrote      time.Time // the last write that succeeded
+	repairs    time.Time // when the change was noticed whose repair was counted last
 
 	streak   apierr.Streak
 	reported map[string]bool // errors that were reported

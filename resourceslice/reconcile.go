@@ -62,11 +62,10 @@ type job struct {
 	setAt, driftedAt time.Time
 	cluster          bool
 
-	self   core.Instance
-	owner  *metav1.OwnerReference
-	live   []*record          // newest generation first
-	times  map[string][]taint // live taints, by device
-	repair bool
+	self  core.Instance
+	owner *metav1.OwnerReference
+	live  []*record          // newest generation first
+	times map[string][]taint // live taints, by device
 }
 
 // reconcile makes a pool as desired, as far as that is possible now, and
@@ -279,6 +278,10 @@ func (j *job) yield() result {
 			j.logger.Info("Publishing the pool again: the newer instance is silent", "instance", above)
 		}
 		return result{}
+	}
+	// The newer instance may have writes under way at this generation.
+	j.w.ours = 0
+	switch {
 	case was.ID != above.ID:
 		j.logger.Info("Leaving the pool to a newer instance", "instance", above)
 	case do == core.Ask:
@@ -406,13 +409,17 @@ func (j *job) permanent(err error) {
 	}
 }
 
-// noteRepair counts the repairs of another writer's changes.
+// isRepair reports whether the job undoes another writer's change, and has counted that. The
+// job may be one of several: earlier ones have failed.
+func (j *job) isRepair() bool { return !j.driftedAt.IsZero() && j.w.repairs.Equal(j.driftedAt) }
+
+// noteRepair counts the repairs of another writer's changes, each once.
 func (j *job) noteRepair(p *plan) {
-	if j.repair || j.driftedAt.IsZero() || p.isReply() || j.status.Published != j.status.Revision {
+	if j.isRepair() || j.driftedAt.IsZero() || p.isReply() || j.status.Published != j.status.Revision {
 		return
 	}
-	j.repair = true
 	j.c.mu.Lock()
+	j.w.repairs = j.driftedAt
 	j.c.apply(j.p, core.Repair{})
 	e := &ContendedError{Pool: j.p.id, Manager: j.p.contender, Repairs: j.p.state.Repairs(), Next: j.p.state.RepairDelay(time.Now())}
 	j.c.mu.Unlock()
@@ -431,9 +438,9 @@ func (j *job) published(p *plan) {
 	j.sumUp()
 	done := Published{
 		Pool: j.p.id, Revision: j.status.Revision, Generation: p.generation, Slices: len(p.pages), Devices: p.devices(),
-		Writes: w.writes, Window: w.window, Repair: j.repair, Latency: time.Since(j.setAt),
+		Writes: w.writes, Window: w.window, Repair: j.isRepair(), Latency: time.Since(j.setAt),
 	}
-	if j.repair {
+	if done.Repair {
 		done.Latency = time.Since(j.driftedAt)
 	}
 	if done.Writes > 0 || j.status.Published != j.status.Revision {

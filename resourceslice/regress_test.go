@@ -4,9 +4,11 @@
 package resourceslice_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -344,4 +346,55 @@ func TestARestartWithEqualSlicesWritesNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAnUpgradeWritesNothing: testdata has the slices that the first version with another
+// hash has written for this pool. It wrote two of them again at each restart.
+func TestAnUpgradeWritesNothing(t *testing.T) {
+	data, err := os.ReadFile("testdata/upgrade.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	decimal, nano := resource.MustParse("1000"), resource.MustParse("1n")
+	decimal.ToDec()
+	nano.ToDec()
+	forms := map[resourcev1.QualifiedName]resource.Quantity{
+		"decimal": decimal, "nano": nano, "large": resource.MustParse("100E"), "text": resource.MustParse("1.5Gi"),
+		"thousandths": *resource.NewMilliQuantity(1_000_000, resource.BinarySI), "binary": *resource.NewQuantity(1000, resource.BinarySI),
+	}
+	set := resourcev1.CounterSet{Name: "set", Counters: map[string]resourcev1.Counter{}}
+	for name, q := range forms {
+		set.Counters[string(name)] = resourcev1.Counter{Value: q}
+	}
+	all := devices(70)
+	for i := range all {
+		all[i] = device(i, "a")
+		all[i].Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{}
+		for name, q := range forms {
+			all[i].Capacity[name] = resourcev1.DeviceCapacity{Value: q}
+		}
+		if i%7 == 0 {
+			all[i].ConsumesCounters = []resourcev1.DeviceCounterConsumption{{CounterSet: "set", Counters: map[string]resourcev1.Counter{
+				"decimal": {Value: decimal}, "binary": {Value: *resource.NewQuantity(1, resource.BinarySI)},
+			}}}
+		}
+	}
+	bubble(t, func(r *rig) {
+		var before []*resourcev1.ResourceSlice
+		if err := json.Unmarshal(data, &before); err != nil {
+			t.Fatal(err)
+		}
+		r.there(before...)
+		r.s.ResetJournal()
+		for range 2 {
+			r.start()
+			r.publish(resourceslice.Pool{Devices: all, SharedCounters: []resourcev1.CounterSet{set}})
+			r.settle(time.Minute)
+			r.halt()
+		}
+		r.expect("an upgrade and a restart", 0, 0, 0)
+		if n := len(r.devices()); n != len(all) {
+			t.Errorf("%d devices", n)
+		}
+	})
 }

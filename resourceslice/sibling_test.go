@@ -162,6 +162,49 @@ func TestTheOlderInstanceTakesOverFromASilentOne(t *testing.T) {
 	}
 }
 
+// TestATakeoverLeavesTheGenerationOfTheNewerInstance, because that one may have a write under
+// way, which then adds a device that is in another slice now. It filled up the generation, if
+// it had written that before the newer instance.
+func TestATakeoverLeavesTheGenerationOfTheNewerInstance(t *testing.T) {
+	two(t, func(older, newer *rig) {
+		// Without device 0, the older one has room for device 300 in the slice that is deleted.
+		want := append(models(200, "b"), device(300, "b"))[1:]
+		older.set(resourceslice.Pool{Devices: want})
+		older.settle(time.Second)
+		target := ""
+		late := sending("update", func(s sliceType) bool { target = s.Name; return true })
+		late.User = newer.user.Name
+		defer newer.s.Inject(apitest.Fault{Match: late, CommitAfter: 20 * time.Second, Times: 1})()
+		newer.set(resourceslice.Pool{Devices: append(models(200, "b"), device(300, "b"))})
+		older.settle(100 * time.Millisecond)
+		defer newer.s.Inject(apitest.Fault{Match: apitest.Match{User: newer.user.Name}, Err: apitest.ErrConnReset, For: 5 * time.Minute})()
+		newer.s.DropWatches(apitest.Match{User: newer.user.Name})
+		for _, s := range older.slices() {
+			if s.Name != target {
+				apitest.Delete[sliceType](older.s, "", s.Name)
+				break
+			}
+		}
+		for seconds := range 30 {
+			older.settle(time.Second)
+			// The consumer's watch is cut off, too.
+			if problem := invalidPool(older.slices()); problem != "" {
+				t.Fatalf("%d s after the delete: %s", seconds+1, problem)
+			}
+		}
+		if n := len(older.devices()); n != len(want) {
+			t.Errorf("%d devices after the takeover, want %d", n, len(want))
+		}
+		if s, _ := older.c.Status(pool); s.Err != nil || !s.Complete {
+			t.Errorf("the older one: %+v", s)
+		}
+		older.settle(10 * time.Minute)
+		if s, _ := newer.c.Status(pool); s.Err != nil || s.Published != s.Revision || !s.Complete {
+			t.Errorf("the newer one, later: %+v", s)
+		}
+	})
+}
+
 // TestASilentInstanceThatComesBackPublishesAgain: it was cut off from the API server.
 func TestASilentInstanceThatComesBackPublishesAgain(t *testing.T) {
 	two(t, func(older, newer *rig) {
