@@ -6,5 +6,5 @@
 // [State.Apply] records facts. [State.Next], [State.Turn], [State.Repeat], [State.Judge] and
 // [State.Found] return decisions and change nothing. The package has no clock and no client.
 //
-// Package resourceslice decides what to write, in layout.go and plan.go.
+// Package resourceslice decides what to write, in plan.go.
 package pool
