@@ -72,8 +72,10 @@ const (
 // error with the reason, for example that another process renews the node's lease.
 //
 // It is called before each provider call, each List and each request about a pod. While it
-// returns an error, it is also called each second. It is called for several pods at the
-// same time, so it must answer from memory. It must return when ctx is done.
+// returns an error, it is also called each second. It is called for several nodes at the same
+// time, and not again for a node before it has returned. It must answer from memory, and return
+// when ctx is done, which is 2.5 s after the call. A call that is late or panics closes the gate and is
+// reported: see "Functions of a program" in docs/operations.md.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means

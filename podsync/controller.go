@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 	"github.com/kubewright/kubewright/podsync/internal/queue"
@@ -65,7 +66,8 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c.observer = &observer{pods: c.pods, handler: cfg.ErrorHandler, warnings: cfg.EventRecorder, containers: cfg.ContainerEvents}
 	c.observer.hooks = c.observer.containHooks(cfg.Hooks)
-	c.gates = &gates{pods: c.pods, gate: cfg.Gate, nodeName: cfg.NodeName, wanted: make(chan struct{}, 1), states: map[string]gateState{}}
+	c.gates = &gates{pods: c.pods, gate: cfg.Gate, nodeName: cfg.NodeName, handler: cfg.ErrorHandler, wanted: make(chan struct{}, 1), nodes: map[string]*gatedNode{}}
+	c.gates.room = callback.Room[struct{}]{Name: "Gate", Limit: gateLimit, Late: func(string) { wake(c.gates.wanted) }}
 	c.reports = &reports{pods: c.pods, gates: c.gates, observer: c.observer, prints: prints, early: map[types.UID]early{}}
 	c.records = &records{
 		pods: c.pods, reports: c.reports, checkpoint: cfg.Checkpoint, nodeName: cfg.NodeName, handler: cfg.ErrorHandler,
@@ -167,6 +169,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	_ = informer.RemoveEventHandler(registration)
 	loops.Wait()
 	c.run.calls.Wait()
+	c.gates.room.Wait()
 	return nil
 }
 

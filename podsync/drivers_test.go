@@ -76,7 +76,7 @@ func TestNothingIsPlannedWhileTheGateIsClosed(t *testing.T) {
 	if pod.Next(at.Since, core.Calls, true).Op != core.Start || pod.Next(at.Since, core.Writes, true).Op != core.Patch {
 		t.Fatal("nothing is due")
 	}
-	c.gates.states["n"] = gateClosed
+	c.gates.nodes["n"] = &gatedNode{state: gateClosed}
 	if wake := min(c.loop.caller.start(pod, at, false), c.loop.writer.start(pod, at, false)); wake != core.Never {
 		t.Errorf("it is planned again after %v", wake-at.Since)
 	}

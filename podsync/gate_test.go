@@ -327,6 +327,72 @@ func TestAFleetsGateIsAskedAboutNodesOnly(t *testing.T) {
 	}
 }
 
+// Gates that hang, also after the end of their contexts, delay no other node by more than their
+// limit. None is called twice at once, and ErrorHandler hears of them once.
+func TestGatesThatHangDelayNoOtherNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const sick = 64
+		w := newWorld(t, podsynctest.Options{})
+		w.admin = true
+		var (
+			mu       sync.Mutex
+			hangs    bool
+			errs     []error
+			underWay = map[string]int{}
+			release  = make(chan struct{})
+		)
+		w.cfg = podsync.Config{Informer: w.informer("", nil), Fleet: true, Relist: 10 * time.Second}
+		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		}
+		w.cfg.Gate = func(_ context.Context, name string) error {
+			mu.Lock()
+			if underWay[name]++; underWay[name] > 1 {
+				t.Errorf("the gate of %s is called twice at once", name)
+			}
+			waits := hangs && name != node
+			mu.Unlock()
+			if waits {
+				<-release
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			underWay[name]--
+			return nil
+		}
+		w.run()
+		for i := range sick {
+			w.bind(newPod(fmt.Sprint("sick", i), func(pod *corev1.Pod) { pod.Spec.NodeName = pod.Name }))
+		}
+		pass(time.Minute)
+		w.expectPhase("sick0", corev1.PodRunning)
+		mu.Lock()
+		hangs = true
+		mu.Unlock()
+		pass(time.Minute)
+		w.bind(newPod("well"))
+		pass(5 * time.Second)
+		w.expectPhase("well", corev1.PodRunning)
+		w.backend.Lose(w.pod("well").UID)
+		pass(time.Minute) // Lists go on, and show that it is lost
+		if n := len(w.backend.Calls(podsync.OpStart)); n != sick+2 {
+			t.Errorf("%d calls of Start, want one of each pod, and one more of the pod that is lost", n)
+		}
+		mu.Lock()
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), "gate of node") {
+			t.Errorf("errors %v, want one of a gate", errs)
+		}
+		hangs = false
+		mu.Unlock()
+		close(release)
+		w.kubectlDelete("sick0", -1)
+		pass(time.Minute)
+		w.expectGone("sick0")
+	})
+}
+
 func TestOwnsMayPanicAndCallTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, podsynctest.Options{})

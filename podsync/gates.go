@@ -5,15 +5,26 @@ package podsync
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
-// gateRetry is the time between two calls of a gate that said no.
-const gateRetry = time.Second
+const (
+	// gateRetry is the time between two calls of a gate that said no.
+	gateRetry = time.Second
+	// gateLimit is the time after which a gate that has not answered counts as closed.
+	gateLimit = 2500 * time.Millisecond
+)
 
 // A gateState is the last answer of Config.Gate for a node.
 type gateState uint8
@@ -24,15 +35,26 @@ const (
 	gateOpen
 )
 
-// gates ask Config.Gate. The lock of the table guards states and closed.
+// A gatedNode is a node as its gate has it.
+type gatedNode struct {
+	state gateState // guarded by the lock of the table
+	line  callback.Line[struct{}]
+	asked atomic.Bool // a call of the gate is under way
+	errs  apierr.Member
+}
+
+// gates ask Config.Gate. The lock of the table guards nodes, closed, since and told.
 type gates struct {
 	pods     *table
 	gate     GateFunc // nil: always open
 	nodeName string   // Config.NodeName
+	handler  report.Handler
+	room     callback.Room[struct{}]
+	errors   apierr.Group
 
 	wanted chan struct{} // a gate must be asked
-	states map[string]gateState
-	closed int // the number of states that are gateClosed
+	nodes  map[string]*gatedNode
+	closed int // the number of nodes that are gateClosed
 	// since is when the first of them closed, and told that a line at V0 says so.
 	since instant
 	told  bool
@@ -57,23 +79,46 @@ func (g *gates) mayAct(t *entry) bool {
 	if g.gate == nil {
 		return true
 	}
-	node := g.nodeOf(t)
-	state, ok := g.states[node]
-	if !ok {
-		g.states[node] = gateUnasked
+	n := g.get(g.nodeOf(t))
+	if n.state == gateUnasked {
 		wake(g.wanted)
 	}
-	return state == gateOpen
+	return n.state == gateOpen
 }
 
-// ask calls Config.Gate.
+// get returns a node. The lock of the table must be held.
+func (g *gates) get(node string) *gatedNode {
+	n := g.nodes[node]
+	if n == nil {
+		n = &gatedNode{}
+		g.nodes[node] = n
+	}
+	return n
+}
+
+// ask calls Config.Gate, and waits for the answer for as long as gateLimit. ctx must be one of
+// runState, because a call that hangs outlives the one that asks.
 func (g *gates) ask(ctx context.Context, node string) error {
 	if g.gate == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return contain("Gate", func() error { return g.gate(ctx, node) })
+	g.pods.mu.Lock()
+	n := g.get(node)
+	g.pods.mu.Unlock()
+	_, err := g.room.Ask(ctx, node, &n.line, func(ctx context.Context) (struct{}, error) {
+		n.asked.Store(true)
+		defer n.asked.Store(false)
+		return struct{}{}, contain("Gate", func() error { return g.gate(ctx, node) })
+	})
+	_, panicked := errors.AsType[*PanicError](err)
+	switch {
+	case ctx.Err() != nil:
+	case panicked || callback.Failed(err):
+		g.errors.Fail(ctx, g.handler, &n.errs, fmt.Errorf("podsync: gate of node %q: %w", node, err), "Failed to ask the gate of a node", panicValues(err, "node", node)...)
+	default:
+		g.errors.OK(ctx, &n.errs, "The gates of all nodes answer again")
+	}
+	return err
 }
 
 // run asks the gates that are not open until ctx is done: at once if a
@@ -97,53 +142,59 @@ func (g *gates) run(ctx context.Context) {
 // prune forgets the nodes, other than Config.NodeName, of which no pod is known. The lock of
 // the table must be held.
 func (g *gates) prune() {
-	if len(g.states) == 0 {
+	if len(g.nodes) == 0 {
 		return
 	}
-	used := make(map[string]bool, len(g.states))
+	used := make(map[string]bool, len(g.nodes))
 	for _, t := range g.pods.pods {
 		used[g.nodeOf(t)] = true
 	}
-	for node, state := range g.states {
-		if used[node] || node != "" && node == g.nodeName {
+	for node, n := range g.nodes {
+		if used[node] || node != "" && node == g.nodeName || n.asked.Load() {
 			continue
 		}
-		if state == gateClosed {
+		if n.state == gateClosed {
 			g.closed--
 		}
-		delete(g.states, node)
+		g.errors.Retire(&n.errs)
+		delete(g.nodes, node)
 	}
 }
 
-// askAll asks the gates that are not open, or all of them. It reports whether
-// one is closed.
-func (g *gates) askAll(ctx context.Context, openToo bool) (closed bool) {
+// askAll asks the gates that are not open, or all of them, side by side: one that hangs delays
+// the others by gateLimit at most. It reports whether one is closed.
+func (g *gates) askAll(ctx context.Context, openToo bool) bool {
 	g.pods.mu.Lock()
 	var nodes []string
-	for node, state := range g.states {
-		if state != gateOpen || openToo {
+	for node, n := range g.nodes {
+		if n.state != gateOpen || openToo {
 			nodes = append(nodes, node)
 		}
 	}
 	g.pods.mu.Unlock()
+	var (
+		asking sync.WaitGroup
+		closed atomic.Bool
+	)
 	for _, node := range nodes {
-		err := g.ask(ctx, node)
-		if ctx.Err() != nil {
-			return false
-		}
-		g.pods.mu.Lock()
-		if err != nil {
-			closed = true
-			g.close(ctx, node, err)
-		} else {
-			g.open(ctx, node)
-		}
-		g.pods.mu.Unlock()
+		asking.Go(func() {
+			err := g.ask(ctx, node)
+			if ctx.Err() != nil {
+				return
+			}
+			g.pods.mu.Lock()
+			defer g.pods.mu.Unlock()
+			defer wake(g.pods.kick)
+			if err != nil {
+				closed.Store(true)
+				g.close(ctx, node, err)
+			} else {
+				g.open(ctx, node)
+			}
+		})
 	}
-	if len(nodes) > 0 {
-		wake(g.pods.kick)
-	}
-	return closed
+	asking.Wait()
+	return closed.Load()
 }
 
 // close makes every pod of the node wait for a List that begins after the
@@ -151,7 +202,8 @@ func (g *gates) askAll(ctx context.Context, openToo bool) (closed bool) {
 // nothing that this one knows of the provider is certain then. The lock of the table must be
 // held.
 func (g *gates) close(ctx context.Context, node string, err error) {
-	before := g.states[node]
+	n := g.get(node)
+	before := n.state
 	if g.closed == 0 {
 		g.since, g.told = g.pods.now(), false
 	}
@@ -159,7 +211,7 @@ func (g *gates) close(ctx context.Context, node string, err error) {
 	if before == gateClosed {
 		return
 	}
-	g.states[node] = gateClosed
+	n.state = gateClosed
 	g.closed++
 	wake(g.wanted)
 	at := g.pods.moment()
@@ -191,11 +243,12 @@ func (g *gates) tell(ctx context.Context, node string, err error, before gateSta
 
 // open lets the pods of the node go on. The lock of the table must be held.
 func (g *gates) open(ctx context.Context, node string) {
-	before := g.states[node]
+	n := g.get(node)
+	before := n.state
 	if before == gateOpen {
 		return
 	}
-	g.states[node] = gateOpen
+	n.state = gateOpen
 	if before == gateClosed {
 		g.closed--
 		level := klog.Level(2)

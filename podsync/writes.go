@@ -123,7 +123,7 @@ func (w *writer) start(t *entry, at core.Moment, waited bool) (wake instant) {
 
 // send sends a request if the gate lets it.
 func (w *writer) send(ctx context.Context, t *entry, call *core.Call, node string) {
-	if err := w.gates.ask(ctx, node); err != nil {
+	if err := w.gates.ask(w.pods.run.apiCtx, node); err != nil {
 		w.end(t, func(at core.Moment) {
 			w.pods.apply(t, at, core.NotMade{Lane: core.Writes})
 			if w.pods.run.apiCtx.Err() == nil {
