@@ -113,8 +113,9 @@ func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.Im
 	return errors.Join(errs...)
 }
 
-// A pullPlaces limits the pulls at once to max, and to one less for a namespace, unless that is
-// none: one whose registries hang must leave a place for the others.
+// A pullPlaces limits the pulls at once to max. A namespace gets a place only while more are
+// free than it has: one whose registries hang has half of them if it is alone, and the more
+// are taken, the fewer the next one can take.
 type pullPlaces struct {
 	max int
 
@@ -132,7 +133,7 @@ func newPullPlaces(max int) *pullPlaces {
 func (p *pullPlaces) enter(ctx context.Context, namespace string) error {
 	for {
 		p.mu.Lock()
-		if p.all < p.max && p.of[namespace] < max(p.max-1, 1) {
+		if p.of[namespace] < p.max-p.all {
 			p.all++
 			p.of[namespace]++
 			p.mu.Unlock()

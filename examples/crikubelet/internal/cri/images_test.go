@@ -279,6 +279,28 @@ func TestARegistryThatHangsDelaysOtherPullsForALimitedTime(t *testing.T) {
 	}
 }
 
+// Two namespaces whose registries hang leave a place for a third.
+func TestTwoNamespacesDoNotHoldAllPulls(t *testing.T) {
+	for _, most := range []int{3, 4, 8, 20} {
+		synctest.Test(t, func(t *testing.T) {
+			places := newPullPlaces(most)
+			ctx, cancel := context.WithCancel(t.Context())
+			var waiting sync.WaitGroup
+			for range most {
+				for _, namespace := range []string{"a", "b"} {
+					waiting.Go(func() { _ = places.enter(ctx, namespace) })
+					synctest.Wait()
+				}
+			}
+			if err := places.enter(ctx, "c"); err != nil || places.all > most {
+				t.Errorf("%d places: %v, %v", most, places.of, err)
+			}
+			cancel()
+			waiting.Wait()
+		})
+	}
+}
+
 // hangingSecrets is an API server that hangs.
 type hangingSecrets struct{ corev1client.SecretInterface }
 

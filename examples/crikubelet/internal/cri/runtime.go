@@ -67,8 +67,8 @@ type Config struct {
 	// Poll is the time between two lists of all containers if the runtime reports
 	// no events. Default: DefaultPoll.
 	Poll time.Duration
-	// MaxPulls is the number of images that are pulled at once. Pods of one namespace have
-	// one less. Default: DefaultMaxPulls.
+	// MaxPulls is the number of images that are pulled at once. A namespace gets another place
+	// only while more are free than it has, so one alone has half. Default: DefaultMaxPulls.
 	MaxPulls int
 	// PullTimeout is the time that an image may take, with all credentials of the pod. The
 	// runtime may lose what it has of an image that takes longer. Default: DefaultPullTimeout.
