@@ -195,7 +195,7 @@ type contender struct {
 }
 
 // stand starts a candidate. Its name is a prefix of its identity.
-func (r *electionRig) stand(name, version string, native bool, cfg *rest.Config) *contender {
+func (r *electionRig) stand(name, version string, native bool, cfg *rest.Config, change ...func(*election.Config)) *contender {
 	r.Helper()
 	c := &contender{r: r, name: name, agent: "kubewright-e2e-" + r.lease.Name + "-" + name}
 	client, cut := r.client(cfg, c.agent)
@@ -220,6 +220,9 @@ func (r *electionRig) stand(name, version string, native bool, cfg *rest.Config)
 	}
 	if native {
 		config.Registry = election.LeaseCandidates(client.CoordinationV1beta1())
+	}
+	for _, f := range change {
+		f(&config)
 	}
 	candidate, err := election.New(config)
 	if err != nil {
@@ -336,6 +339,59 @@ func TestElectionOnLease(t *testing.T) {
 		t.Errorf("leaseTransitions %d after %d and two terms", *lease.Spec.LeaseTransitions, before)
 	}
 	a.cut.Store(false)
+}
+
+// TestElectionSharedWatch runs ten elections between two processes with one watch each. A
+// process that is disconnected is replaced in all of them.
+func TestElectionSharedWatch(t *testing.T) {
+	quiet(t)
+	cluster := shared.Cluster(t)
+	cfg := cluster.AdminConfig()
+	var rigs []*electionRig
+	for i := range 10 {
+		rigs = append(rigs, newElectionRig(t, cluster, metav1.NamespaceDefault, fmt.Sprint("shared-", i)))
+	}
+	cuts := map[string][]*atomic.Bool{}
+	agents := map[string][]string{}
+	for _, name := range []string{"a", "b"} {
+		client, cut := rigs[0].client(cfg, "kubewright-e2e-shared-watch-"+name)
+		watch, err := election.NewSharedWatch(client.CoordinationV1(), metav1.NamespaceDefault)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cuts[name] = []*atomic.Bool{cut}
+		for _, r := range rigs {
+			c := r.stand(name, "1.31.0", false, cfg, func(c *election.Config) { c.Watch = watch })
+			cuts[name], agents[name] = append(cuts[name], c.cut), append(agents[name], c.agent)
+		}
+		for _, r := range rigs {
+			r.awaitLeader("a")
+		}
+	}
+	time.Sleep(10 * time.Second)
+	for name := range agents {
+		if n := rigs[0].requests("kubewright-e2e-shared-watch-"+name, time.Minute)["watch leases"]; n != 1 {
+			t.Errorf("%s has %d watches", name, n)
+		}
+		for _, agent := range agents[name] {
+			if n := rigs[0].requests(agent, time.Minute)["watch leases"]; n != 0 {
+				t.Errorf("%s watches its own Lease", agent)
+			}
+		}
+	}
+	begin := time.Now()
+	for _, cut := range cuts["a"] {
+		cut.Store(true)
+	}
+	for _, r := range rigs {
+		r.awaitLeader("b")
+	}
+	if took := time.Since(begin); took > crashFailover {
+		t.Errorf("%v until b led everywhere, at most %v", took, crashFailover)
+	}
+	for _, cut := range cuts["a"] {
+		cut.Store(false)
+	}
 }
 
 // TestElectionNodeCredentials: a candidate with node credentials is refused,
