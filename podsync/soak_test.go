@@ -59,14 +59,16 @@ type soaker struct {
 	crashes float64 // how likely a crash is after each step
 	names   []string
 	clean   []func() // removes faults
+	restore func()   // brings back the backup of the API server; nil: there is none
 	ended   map[types.UID]corev1.PodPhase
 	before  map[types.UID]*corev1.Pod
 	history podsync.History
 	gate    randomGate
 	records *records // nil: there is no Checkpoint
 
-	mu    sync.Mutex // requests come from many goroutines
-	asked int        // requests about single pods
+	mu       sync.Mutex // requests come from many goroutines
+	asked    int        // requests about single pods
+	restored time.Time  // when the API server was restored last
 }
 
 // A randomGate is closed in the windows that the soak gives it.
@@ -178,7 +180,7 @@ func (s *soaker) step() {
 	}
 	uid := pod.UID
 	admin := s.server.Client(apitest.User{}).CoreV1().Pods("default")
-	switch n := s.rand.IntN(29); n {
+	switch n := s.rand.IntN(31); n {
 	case 0, 1, 2:
 		grace := pick[int64](s.rand, 1, 5, 30, 120)
 		s.t.Notef("delete %s within %d s", name, grace)
@@ -248,7 +250,7 @@ func (s *soaker) step() {
 		s.clean = append(s.clean, s.backend.Inject(f))
 	case 18, 19, 20:
 		f := apitest.Fault{Match: apitest.Match{User: nodeUser}, Times: pick(s.rand, 1, 5, 0), For: pick(s.rand, time.Second, time.Minute, time.Hour)}
-		switch s.rand.IntN(6) {
+		switch s.rand.IntN(7) {
 		case 0:
 			f.Status = statuserr.Unavailable(0)
 		case 1:
@@ -261,6 +263,8 @@ func (s *soaker) step() {
 			f.LoseResponse, f.Match.Verb = true, "patch,delete"
 		case 5:
 			f.Latency = 3 * time.Second
+		case 6:
+			f.Match.Verb, f.Served = "patch,delete", func(apitest.Request) { time.Sleep(time.Second) } // after its event
 		}
 		s.t.Notef("API fault %+v", f)
 		s.clean = append(s.clean, s.server.Inject(f))
@@ -291,6 +295,21 @@ func (s *soaker) step() {
 			s.records.setFail(errors.New("input/output error"), written)
 			s.clean = append(s.clean, func() { s.records.setFail(nil, false) })
 		}
+	case 29, 30:
+		if s.restore == nil {
+			s.t.Notef("a backup")
+			s.restore = s.server.Backup()
+			break
+		}
+		s.t.Notef("the API server is restored")
+		s.mu.Lock()
+		s.restored = time.Now()
+		s.mu.Unlock()
+		s.restore()
+		s.restore = nil
+		s.backend.Restored()
+		clear(s.ended) // what ended since the backup has not
+		clear(s.before)
 	}
 	synctest.Wait()
 }
@@ -349,6 +368,9 @@ func (s *soaker) check() {
 	}
 	for _, v := range s.backend.Violations() {
 		s.t.Error(v)
+	}
+	if time.Since(s.restored) < restoreLag {
+		clear(s.history) // a pod that was forgotten may be back
 	}
 	for _, v := range s.c.BrokenInvariants(s.history) {
 		s.t.Error("broken invariant: " + v)

@@ -124,6 +124,16 @@ func (b *Backend) violate(format string, args ...any) {
 	b.violations = append(b.violations, fmt.Sprintf(format, args...))
 }
 
+// Restored records that the API server was restored from a backup. A pod whose deletion that
+// undoes may be started again, so this is no breach of the contract.
+func (b *Backend) Restored() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.history {
+		r.stopped = false
+	}
+}
+
 // Violations returns every breach of podsync's contract with providers that
 // the backend saw: calls that overlap, Start after Stop, two pods of one name,
 // and so on.
