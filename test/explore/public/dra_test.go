@@ -36,7 +36,7 @@ func (q lateQueue) AddAfter(item string, d time.Duration) {
 // TestResourceSlice explores the publisher that DRA drivers use, with the scenario of
 // this library's own.
 func TestResourceSlice(t *testing.T) {
-	run(t, testing.Short(), nil, nil, func(w *explore.World) explore.Scenario {
+	run(t, testing.Short(), known{}, func(w *explore.World) explore.Scenario {
 		w.Server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 		var mu sync.Mutex
 		want := 100

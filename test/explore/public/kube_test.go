@@ -55,11 +55,15 @@ func remove(w *explore.World, f func(ctx context.Context, client kubernetes.Inte
 }
 
 func TestStatefulSet(t *testing.T) {
-	// A revision is a note of the controller: it is made again when the set changes.
-	run(t, testing.Short(), []string{"ControllerRevision"}, []bug{
-		{"late persistentvolumeclaims @ statefulset", `step "two replicas" was not reached`, true},
-		{"dropped events @ statefulset", `step "two replicas" was not reached`, false},
-		{"late controllerrevisions @ statefulset", "revision: 1, in the reference 2", true},
+	run(t, testing.Short(), known{
+		without: []string{"delete unseen"},      // no controller protects the claim of a running pod here
+		once:    []string{"ControllerRevision"}, // a note of the controller, made again when the set changes
+		bugs: []bug{
+			{"late persistentvolumeclaims @ statefulset", `step "two replicas" was not reached`, true},
+			{"dropped events @ statefulset", `step "two replicas" was not reached`, false},
+			{"late controllerrevisions @ statefulset", "revision: 1, in the reference 2", true},
+			{"stale ", "ControllerRevision", true}, // counts revisions on: no harm
+		},
 	}, func(w *explore.World) explore.Scenario {
 		get := func() *appsv1.StatefulSet { return apitest.Get[*appsv1.StatefulSet](w.Server, "default", "a") }
 		ready := func(n int32, image string) func() bool {
@@ -107,8 +111,13 @@ func TestStatefulSet(t *testing.T) {
 }
 
 func TestJob(t *testing.T) {
-	// The Pods of a Job that has ended need not come back.
-	run(t, testing.Short(), []string{"Pod"}, nil, func(w *explore.World) explore.Scenario {
+	run(t, testing.Short(), known{
+		once: []string{"Pod"}, // those of a Job that has ended need not come back
+		bugs: []bug{
+			{"stale ", `"not more pods than parallelism" is broken: 3`, true},
+			{"stale ", `"not more pods than completions" is broken: 4`, true},
+		},
+	}, func(w *explore.World) explore.Scenario {
 		get := func(name string) *batchv1.Job { return apitest.Get[*batchv1.Job](w.Server, "default", name) }
 		return explore.Scenario{
 			Programs: controllers(w, "job", newJob),
@@ -125,7 +134,7 @@ func TestJob(t *testing.T) {
 				}), Until: func() bool { return get("a") == nil && len(apitest.List[*corev1.Pod](w.Server, "default")) == 0 }},
 			},
 			Always: []explore.Invariant{
-				{Name: "no pod is counted twice", Holds: func() error {
+				{Name: "not more pods than completions", Holds: func() error {
 					if j := get("a"); j != nil && j.Status.Succeeded > 3 {
 						return fmt.Errorf("%d succeeded", j.Status.Succeeded)
 					}
@@ -149,8 +158,12 @@ func TestJob(t *testing.T) {
 }
 
 func TestDeployment(t *testing.T) {
-	run(t, testing.Short(), nil, []bug{
-		{"", `"not more pods than the surge allows" is broken: 5`, true},
+	run(t, testing.Short(), known{
+		once: []string{"ReplicaSet default/a-6764b7bb5d"}, // that of the first image, without pods later
+		bugs: []bug{
+			{"", `"not more pods than the surge allows" is broken: 5`, true},
+			{"restore @ deployment", "has status.observedGeneration 4 and generation 1", false},
+		},
 	}, func(w *explore.World) explore.Scenario {
 		get := func() *appsv1.Deployment { return apitest.Get[*appsv1.Deployment](w.Server, "default", "a") }
 		rolled := func(n int32, image string) func() bool {

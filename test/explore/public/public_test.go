@@ -29,14 +29,22 @@ type bug struct {
 	always        bool   // it is in each exploration; others depend on jitter
 }
 
-// run explores a controller. All findings must be those of bugs. once names the kinds of
-// objects that the controller makes, and need not make again.
-func run(t *testing.T, short bool, once []string, bugs []bug, scenario func(w *explore.World) explore.Scenario) {
+// known is what is known about a controller. without names faults that are left out, and once
+// is that of explore.Config. All findings must be those of bugs.
+type known struct {
+	without, once []string
+	bugs          []bug
+}
+
+// run explores a controller.
+func run(t *testing.T, short bool, k known, scenario func(w *explore.World) explore.Scenario) {
+	bugs := k.bugs
+	// Users who delete and re-create what controllers have made break the invariants of
+	// these scenarios themselves.
+	without := append([]string{"delete", "recreate"}, k.without...)
 	cfg := explore.Config{
-		// Users who delete and re-create what controllers have made break the invariants of
-		// these scenarios themselves.
-		Faults: slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool { return f.Name == "delete" || f.Name == "recreate" }),
-		Once:   once,
+		Faults: slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool { return slices.Contains(without, f.Name) }),
+		Once:   k.once,
 		Ignore: []string{"ResourceSlice.spec.pool.generation", "ResourceSlice.spec.devices"},
 	}
 	if short {

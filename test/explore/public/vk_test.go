@@ -17,9 +17,7 @@ import (
 )
 
 func TestVirtualKubelet(t *testing.T) {
-	run(t, testing.Short(), nil, []bug{
-		{"stale ", "was not reached within", true},
-	}, func(w *explore.World) explore.Scenario {
+	run(t, testing.Short(), known{bugs: []bug{{"stale ", "was not reached within", true}}}, func(w *explore.World) explore.Scenario {
 		b := newBackend()
 		get := func(name string) *corev1.Pod { return apitest.Get[*corev1.Pod](w.Server, "default", name) }
 		phase := func(name string, phase corev1.PodPhase) bool {
