@@ -258,8 +258,12 @@ func (p *Process) exchange(ctx context.Context, place plan.Place, unordered bool
 	return resp, err
 }
 
-// acts records whose write is being served. Only one is, because requests are ordered.
+// acts records whose write is being served. Only one is, because requests are ordered. What
+// undisturbed programs make is not what the exploration asks about.
 func (w *World) acts(p *Process) {
+	if p != nil && p.program.Undisturbed {
+		p = nil
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.history.acting = p

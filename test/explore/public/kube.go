@@ -73,21 +73,25 @@ func newDeployment(ctx context.Context, client kubernetes.Interface, f informers
 // and deleted ones go. It also runs the garbage collector.
 func kubelet(w *explore.World) explore.Program {
 	return explore.Program{Name: "kubelet", Undisturbed: true, Run: func(ctx context.Context, p *explore.Process) error {
-		pods := kubernetes.NewForConfigOrDie(p.Config).CoreV1().Pods("default")
-		for ctx.Err() == nil {
-			for _, pod := range apitest.List[*corev1.Pod](w.Server, "default") {
-				if err := serve(ctx, pods, pod); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && ctx.Err() == nil {
-					return fmt.Errorf("pod %s: %w", pod.Name, err)
-				}
-			}
-			w.Server.CollectGarbage()
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
+		return serveAll(ctx, w.Server, p.Config)
+	}}
+}
+
+func serveAll(ctx context.Context, s *apitest.Server, cfg *rest.Config) error {
+	pods := kubernetes.NewForConfigOrDie(cfg).CoreV1().Pods("default")
+	for ctx.Err() == nil {
+		for _, pod := range apitest.List[*corev1.Pod](s, "default") {
+			if err := serve(ctx, pods, pod); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && ctx.Err() == nil {
+				return fmt.Errorf("pod %s: %w", pod.Name, err)
 			}
 		}
-		return nil
-	}}
+		s.CollectGarbage()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return nil
 }
 
 type podClient interface {
