@@ -160,8 +160,9 @@ type Config struct {
 	Duration time.Duration
 	// RenewInterval is the time between two renewals of a lease. At most half
 	// of Duration, and well below the grace period of kube-controller-manager
-	// (--node-monitor-grace-period, 50 s by default). Default: a quarter of
-	// Duration.
+	// (--node-monitor-grace-period, 50 s by default). A program that comes from
+	// virtual-kubelet may have it in WithNodeEnableLeaseV1WithRenewInterval. Default: a
+	// quarter of Duration.
 	RenewInterval time.Duration
 	// OnShutdown decides what happens to the leases that are held when Run ends,
 	// and to the lease of a node that is removed. Default: ShutdownLeave.

@@ -82,10 +82,10 @@ type Config struct {
 	ReadyChecks []Check
 	// Metrics serves /metrics if it is set.
 	Metrics http.Handler
-	// ProbeMetrics serves /metrics/probes if it is set.
+	// ProbeMetrics serves /metrics/probes if it is set. kube-prometheus reads it.
 	ProbeMetrics http.Handler
 	// Configz, if it is set, returns a value that /configz serves as JSON. It must
-	// remove secrets from that value.
+	// remove secrets from that value. Sonobuoy collects it from each node.
 	Configz func() (any, error)
 	// Pprof serves /debug/pprof, which shows the command line and the memory of
 	// the process. Clients need the permission nodes/proxy.
@@ -102,9 +102,10 @@ type Config struct {
 	ClientCAFile string
 	// ClientCA is a PEM bundle with the CAs of client certificates.
 	ClientCA []byte
-	// Authenticator replaces client certificates and TokenReviews if it is set.
+	// Authenticator replaces client certificates and TokenReviews if it is set, as the Auth
+	// of virtual-kubelet's nodeutil can.
 	Authenticator authenticator.Request
-	// Authorizer replaces SubjectAccessReviews if it is set.
+	// Authorizer replaces SubjectAccessReviews if it is set. See Authenticator.
 	Authorizer authorizer.Authorizer
 
 	// MaxStreams limits the open exec, attach, run, port-forward and log requests, and
@@ -114,10 +115,12 @@ type Config struct {
 	// are answered with 429. Default: DefaultMaxStreams.
 	MaxStreams int
 	// StreamIdleTimeout closes exec, attach and port-forward connections without
-	// traffic. Default: DefaultStreamIdleTimeout.
+	// traffic. The kubelet has it as streamingConnectionIdleTimeout. Default:
+	// DefaultStreamIdleTimeout.
 	StreamIdleTimeout time.Duration
 	// StreamCreationTimeout is the time that a client has to create the streams of a
-	// connection. Default: DefaultStreamCreationTimeout.
+	// connection. virtual-kubelet's nodeutil has a field of that name. Default:
+	// DefaultStreamCreationTimeout.
 	StreamCreationTimeout time.Duration
 	// LogDrain is for backends whose log reader does not end with the container. If the
 	// status of the pod shows that the container has ended, a followed log ends when the

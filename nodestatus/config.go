@@ -142,8 +142,9 @@ type Config struct {
 	// KeepTaints are taints that every node must have. The Node is created with them,
 	// and they are added again if another client removes them. Taints of Template and
 	// of setters, in contrast, are set only when the Node is created, so that another
-	// controller, such as a cloud controller manager, can remove them. KeepTaints
-	// needs the permission to patch nodes. New rejects it with NodeCredentials,
+	// controller, such as a cloud controller manager, can remove them. It is for virtual
+	// nodes whose taint keeps all other pods away, such as liqo's
+	// virtual-node.liqo.io/not-allowed. KeepTaints needs the permission to patch nodes. New rejects it with NodeCredentials,
 	// because a node's credentials may not change taints. Default: none.
 	KeepTaints []corev1.Taint
 	// Setters fill in the status, in this order. Default: none.
@@ -178,10 +179,11 @@ type Config struct {
 	// SyncInterval. After a change, the next write comes after half of the interval to
 	// one and a half, at random, so that the writes of a fleet are spread. If the node
 	// has no lease, ReportInterval must be below the grace period of
-	// kube-controller-manager; use SyncInterval. Default: DefaultReportInterval.
+	// kube-controller-manager; use SyncInterval. The kubelet has it as
+	// nodeStatusReportFrequency. Default: DefaultReportInterval.
 	ReportInterval time.Duration
 	// GracePeriod should be a little less than --node-monitor-grace-period of
-	// kube-controller-manager. If the process was suspended for so long, the node may
+	// kube-controller-manager, which Kubespray sets to 40 s. If the process was suspended for so long, the node may
 	// have been set to Unknown. Then the controller reads the Node, and its next write has
 	// the whole status. The first write waits for setters that have not succeeded yet, for
 	// GracePeriod at most. Default: DefaultGracePeriod.
@@ -200,7 +202,8 @@ type Config struct {
 	// Workers is the largest number of requests at once, and also of rounds that are
 	// in their first 100 ms. Raise it if [Hooks.Overloaded] is called because functions
 	// are slow. Raise it also if the API server is slow: it must be larger than the
-	// number of nodes, times the latency of a request, divided by ReportInterval.
+	// number of nodes, times the latency of a request, divided by ReportInterval. (kwok has
+	// --node-play-stage-parallelism for this.)
 	// Default: DefaultWorkers.
 	Workers int
 

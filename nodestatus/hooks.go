@@ -35,8 +35,9 @@ type Hooks struct {
 	ConditionChanged func(ConditionChanged)
 	// SpecChanged is called when another client has changed the spec of the
 	// Node, for example its pod CIDR, as soon as an answer or the event
-	// handler shows it. It may run at the same time as another hook of the same
-	// node.
+	// handler shows it. A kubelet needs the pod CIDR for its container runtime:
+	// containerd writes the configuration of the network from it. The hook may run at
+	// the same time as another one of the same node.
 	SpecChanged func(SpecChanged)
 	// Rebooted is called if the Node of an earlier process has another boot ID than
 	// the one that a setter sets, after the API server has accepted the new one. See

@@ -86,14 +86,17 @@ type Config struct {
 	// Volumes mounts volumes of kinds that the package comment does not list. The keys
 	// are the names of the volume sources in the API, for example "persistentVolumeClaim",
 	// "csi", "nfs" or "image". Without a plugin, a pod with such a volume waits, with an
-	// event FailedMount. A program can reject such pods with a [Checker]. Default: none.
+	// event FailedMount. A program can reject such pods with a [Checker]. A provider that
+	// mounts the storage of its cloud needs it, as virtual-kubelet's azure-aci does with
+	// "azureFile". Default: none.
 	Volumes map[string]VolumePlugin
 	// Sealer encrypts the Secrets and tokens that containers have read, so that they can be
 	// stored in the file inputs.json of their pod. Then the containers can start again in the
 	// next process while the API server can't be reached. ConfigMaps and Services are stored
 	// without it. Without Sealer, a container with a variable from a Secret waits until the
 	// API server is back. So does a pod whose Secrets or tokens were in a tmpfs when the
-	// machine was restarted. Default: none.
+	// machine was restarted. A machine with a TPM can keep the key there, as systemd-creds
+	// does. Default: none.
 	Sealer podenv.Sealer
 	// MaxStarts is the largest number of containers and sandboxes that are being started
 	// at once. Containers of pods that have a sandbox come first, and then the oldest pods.
