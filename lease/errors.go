@@ -89,7 +89,7 @@ func explain(nodeName string, err error) error {
 	if isNamespaceMissing(err) {
 		return fmt.Errorf("%w: %w", ErrNoNamespace, err)
 	}
-	return fmt.Errorf("lease: node %q: %w", nodeName, err)
+	return fmt.Errorf("lease: node %q: %w", nodeName, apierr.Permission(err, "lease.yaml"))
 }
 
 // isNamespaceMissing reports whether a create was refused for want of its

@@ -38,7 +38,11 @@ func TestExplainForbidden(t *testing.T) {
 			if ok != test.wrong || ok && (wrong.Identity != test.identity || wrong.NodeName != "node-1") {
 				t.Errorf("explained as %#v", err)
 			}
-			if want := test.text + forbidden.Error(); err.Error() != want {
+			want := test.text + forbidden.Error()
+			if !test.wrong {
+				want += " (examples/rbac/lease.yaml of Kubewright grants a ServiceAccount what is needed)"
+			}
+			if err.Error() != want {
 				t.Errorf("text is\n%s\nwant\n%s", err, want)
 			}
 			if !apierrors.IsForbidden(err) {

@@ -67,5 +67,5 @@ func explainCall(nodeName, verb string, err error) error {
 	if identity, wrong := apierr.WrongNode(err, nodeName); wrong {
 		return &IdentityError{NodeName: nodeName, Identity: identity, Err: err}
 	}
-	return fmt.Errorf("nodestatus: %s node %q: %w", verb, nodeName, err)
+	return fmt.Errorf("nodestatus: %s node %q: %w", verb, nodeName, apierr.Permission(err, "nodestatus.yaml"))
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 var (
@@ -102,7 +104,7 @@ func panicValues(err error, keysAndValues ...any) []any {
 
 // explain adds the operation and the pod to an error of the provider or the API.
 func explain(op Op, ref Ref, err error) error {
-	return fmt.Errorf("podsync: %s pod %s/%s: %w", op, ref.Namespace, ref.Name, err)
+	return fmt.Errorf("podsync: %s pod %s/%s: %w", op, ref.Namespace, ref.Name, apierr.Permission(err, "podsync.yaml"))
 }
 
 // The reasons of the status of pods that this package ends, or can't start, and
