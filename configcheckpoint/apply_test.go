@@ -387,6 +387,27 @@ func TestALateCheckOfAnEarlierOneDoesNotCount(t *testing.T) {
 	})
 }
 
+// TestACheckHasItsTime: the context of Health lives until Health has returned.
+func TestACheckHasItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := hotChecked(t, "A", func(ctx context.Context, applied string) error {
+			select {
+			case <-time.After(callTimeout / 2):
+				return ctx.Err()
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		n.delivers("B")
+		n.goes(DefaultSoak / 2)
+		if s := n.c.Status(); s.Phase != PhaseTrial || strings.Contains(s.Message, "unhealthy") {
+			t.Errorf("a check that is slow, and well: %+v", s)
+		}
+		n.goes(DefaultSoak)
+		n.is("B", isTrue, PhaseGood, ReasonGood)
+	})
+}
+
 // TestAdmitThatAnswersLate is asked again at once, and not minutes later.
 func TestAdmitThatAnswersLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

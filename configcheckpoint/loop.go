@@ -382,7 +382,6 @@ func (l *loop[T]) apply(ctx context.Context) error {
 		_, err = c.apply.Ask(ctx, found.active.Ref.String(), &l.applying, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, c.cfg.Apply(ctx, found.active)
 		})
-		hangs := err != nil && ctx.Err() == nil && !c.apply.WaitFor(patience)
 		c.mu.Lock()
 		switch {
 		case err == nil:
@@ -400,7 +399,8 @@ func (l *loop[T]) apply(ctx context.Context) error {
 			// If this can't be written, it holds in this process anyway.
 			_ = c.reject(found.active.Ref, ReasonApplyFailed, c.redact(err), false)
 		}
-		if !found.active.Trial || hangs {
+		// If the call hangs, the fallback is not applied either: that has no answer at once.
+		if !found.active.Trial {
 			defer c.mu.Unlock()
 			return fmt.Errorf("%w: %w", l.restart(refOf(&c.core.Candidates()[0].Ref)), failure)
 		}

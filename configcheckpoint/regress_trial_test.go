@@ -69,6 +69,31 @@ func testStopsDuringASlowValidateAreNoDeaths(t *testing.T) {
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)
 }
 
+// TestAStopWithoutCloseIsNoDeath, if Decode has returned before Run has.
+func TestAStopWithoutCloseIsNoDeath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := proven(t, "A")
+		n.stop(nil)
+		n.cfg.Codec.Decode = func(data []byte) (string, error) {
+			if string(data) == "B" {
+				time.Sleep(patience / 2)
+			}
+			return string(data), nil
+		}
+		for range DefaultAttempts {
+			n.start()
+			n.delivers("B")
+			n.kill()
+		}
+		n.start()
+		n.delivers("B")
+		n.goes(patience)
+		n.restarts()
+		n.goes(time.Second)
+		n.is("B", isTrue, PhaseTrial, ReasonTrial)
+	})
+}
+
 // TestStopsKeepTheDeathsBefore: processes that die of an inspection are counted, also if
 // others stop in good order in between.
 func TestStopsKeepTheDeathsBefore(t *testing.T) { synctest.Test(t, testStopsKeepTheDeathsBefore) }

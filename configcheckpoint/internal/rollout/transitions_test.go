@@ -313,6 +313,19 @@ func TestTidy(t *testing.T) {
 	}
 }
 
+// TestAnOverdueDecisionIsMadeAtTheNextCheck, for example one that could not be written.
+func TestAnOverdueDecisionIsMadeAtTheNextCheck(t *testing.T) {
+	begin := time.Unix(1_000_000, 0)
+	for health, want := range map[bool]time.Duration{true: time.Second, false: 0} {
+		rules := Rules{Soak: time.Minute, Grace: time.Minute, Every: time.Second, Health: health}
+		for _, s := range []soak{{good: begin}, {bad: begin}} {
+			if got := s.next(begin.Add(time.Hour), &rules); got != want {
+				t.Errorf("%+v: the next check is in %v, want %v", s, got, want)
+			}
+		}
+	}
+}
+
 // TestRejectionOfTheAssignedStays, although the configuration was rejected before
 // it ran and there are too many others.
 func TestRejectionOfTheAssignedStays(t *testing.T) {
