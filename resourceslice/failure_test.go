@@ -119,6 +119,26 @@ func lostAnswer(r *rig, fault apitest.Fault) {
 	}
 }
 
+// TestAConflictIsPlannedAgainAtOnce, a few times, and then after a while.
+func TestAConflictIsPlannedAgainAtOnce(t *testing.T) {
+	for conflicts, want := range map[int]string{1: "b", 3: "b", 4: "a"} {
+		bubble(t, func(r *rig) {
+			r.start()
+			r.publish(pools(device(1, "a")))
+			r.settle(time.Minute)
+			f := faults["409"]
+			f.Match, f.Times = apitest.Match{Verb: "update", Resource: "resourceslices"}, conflicts
+			defer r.s.Inject(f)()
+			r.set(pools(device(1, "b")))
+			r.settle(time.Millisecond)
+			if got := *r.devices()["dev-00001"].Attributes["model"].StringValue; got != "model-"+want {
+				t.Errorf("%d conflicts: at once the device is %s, want model-%s", conflicts, got, want)
+			}
+			r.wait()
+		})
+	}
+}
+
 // TestAnAnswerEndsTheLossOfTheOneBefore: the answer to a write was lost, and that to its
 // repetition was not. A refusal of a later write to the same slice is a refusal.
 func TestAnAnswerEndsTheLossOfTheOneBefore(t *testing.T) {
