@@ -176,7 +176,6 @@ func (f *feed) begin(blind bool) {
 		return
 	}
 	f.up, f.opened = true, time.Now()
-	clear(f.latest)
 	for _, readers := range f.readers {
 		for _, r := range readers {
 			f.welcome(r)
