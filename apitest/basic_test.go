@@ -62,7 +62,7 @@ func testLeaseLife(t *testing.T) {
 	if _, err = leases.Update(ctx, stale, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
 		t.Fatalf("stale update: %v", err)
 	}
-	apitest.Delete[*coordinationv1.Lease](s, "kube-node-lease", "n1")
+	apitest.Remove[*coordinationv1.Lease](s, "kube-node-lease", "n1")
 	if _, err = leases.Update(ctx, l, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
 		t.Fatalf("update of a lease that is gone, with its UID: %v", err)
 	}

@@ -107,10 +107,10 @@ func (s *Server) edited(t *store.Table, obj runtime.Object, old *store.Item) *st
 	return s.core.Store.Put(t, obj, old)
 }
 
-// Delete removes an object of type T immediately, without grace period and
-// finalizers, and reports whether it existed. So it is not what kubectl delete does: a test of
-// finalizers must delete with a client of Server.Client.
-func Delete[T runtime.Object](s *Server, namespace, name string) bool {
+// Remove removes an object of type T immediately, without a grace period and whatever its
+// finalizers, and reports whether it existed. A test of finalizers must delete as kubectl does,
+// with a client of Server.Client, or with explore.Delete in a step of an exploration.
+func Remove[T runtime.Object](s *Server, namespace, name string) bool {
 	k, _ := s.core.KindOf(newOf[T]())
 	s.core.Store.Begin()
 	defer s.core.Store.Commit()
@@ -121,6 +121,11 @@ func Delete[T runtime.Object](s *Server, namespace, name string) bool {
 	}
 	s.core.Store.Remove(t, it)
 	return true
+}
+
+// Delete is the former name of Remove. It is not what kubectl delete does.
+func Delete[T runtime.Object](s *Server, namespace, name string) bool {
+	return Remove[T](s, namespace, name)
 }
 
 // ResourceVersion returns the newest resourceVersion of any object.

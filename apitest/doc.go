@@ -46,7 +46,7 @@
 // [Server.Inject] injects faults. [Server.DropWatches], [Server.BreakWatches] and
 // [Server.ExpireWatches] end watches. [Server.Compact] deletes the history of changes.
 // [Server.Requests] returns the journal: every request with its time, user, body and
-// result. [Server.Put], [Get], [List], [Edit] and [Delete] read and change objects
+// result. [Server.Put], [Get], [List], [Edit] and [Remove] read and change objects
 // without a request, a journal entry, authorization or validation. [Server.Observe]
 // reports every change, [Server.Objects] returns all objects, [Server.StallReads] lets
 // reads return an older state, and [Server.Backup] saves the state to restore it later.

@@ -393,7 +393,7 @@ func FuzzWatches(f *testing.F) {
 			time.AfterFunc(100*time.Millisecond, func() {
 				apitest.Edit(f.Server, "default", "a", func(m *corev1.ConfigMap) { m.Labels = map[string]string{"l": "w"} })
 				apitest.Edit(f.Server, "default", "a", func(m *corev1.ConfigMap) { m.Labels = map[string]string{"l": "v"} })
-				apitest.Delete[*corev1.ConfigMap](f.Server, "default", "a")
+				apitest.Remove[*corev1.ConfigMap](f.Server, "default", "a")
 			})
 			r := conformance.Request{Method: "GET", Path: fuzzMaps, Query: query}
 			resp := f.open(r)

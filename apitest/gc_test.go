@@ -34,7 +34,7 @@ func testGarbageCollector(t *testing.T) {
 	if got := fmt.Sprint(s.CollectGarbage()); got != "[leases/kube-node-lease/orphan]" {
 		t.Errorf("collected %s", got)
 	}
-	apitest.Delete[*corev1.Node](s, "", "n")
+	apitest.Remove[*corev1.Node](s, "", "n")
 	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}) // the same name is not the same owner
 	if got := fmt.Sprint(s.CollectGarbage()); got != "[leases/kube-node-lease/both leases/kube-node-lease/owned]" {
 		t.Errorf("after the owner went, collected %s", got)

@@ -182,7 +182,7 @@ func TestRegisteredKindIsServed(t *testing.T) {
 		if list := apitest.List[*Widget](s, ""); len(list) != 1 {
 			t.Errorf("list: %v", list)
 		}
-		if !apitest.Delete[*Widget](s, "default", "typed") {
+		if !apitest.Remove[*Widget](s, "default", "typed") {
 			t.Error("not deleted")
 		}
 	})(t)

@@ -58,7 +58,7 @@ func TestObserve(t *testing.T) {
 	s.Put(configMap("b", "1"))
 	apitest.Edit(s, "default", "b", func(cm *corev1.ConfigMap) { cm.Data["v"] = "2" })
 	must(t, maps.Delete(ctx, "a", metav1.DeleteOptions{}))
-	apitest.Delete[*corev1.ConfigMap](s, "default", "b")
+	apitest.Remove[*corev1.ConfigMap](s, "default", "b")
 	remove()
 	s.Put(configMap("c", "1"))
 	want := []string{"ADDED a ->1", "MODIFIED a 1>2", "ADDED b ->1", "MODIFIED b 1>2", "DELETED a 2>-", "DELETED b 2>-"}

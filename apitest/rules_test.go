@@ -120,7 +120,7 @@ func TestListPast(t *testing.T) {
 		s.Put(configMap(name, ""))
 	}
 	rv := s.ResourceVersion()
-	apitest.Delete[*corev1.ConfigMap](s, "default", "b")
+	apitest.Remove[*corev1.ConfigMap](s, "default", "b")
 	s.Put(configMap("aa", ""))
 	now := s.ResourceVersion()
 	maps := s.Client(apitest.User{}).CoreV1().ConfigMaps("default")
@@ -498,11 +498,11 @@ func TestTokens(t *testing.T) {
 		if review(ab, "a").Authenticated {
 			t.Error("authenticated after the token expired")
 		}
-		apitest.Delete[*corev1.Pod](s, "default", "p")
+		apitest.Remove[*corev1.Pod](s, "default", "p")
 		if review(bound).Authenticated || !review(plain).Authenticated {
 			t.Error("a token does not end with its pod")
 		}
-		apitest.Delete[*corev1.ServiceAccount](s, "default", "sa")
+		apitest.Remove[*corev1.ServiceAccount](s, "default", "sa")
 		s.Put(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "sa"}})
 		if review(plain).Authenticated {
 			t.Error("a token does not end with its account")

@@ -28,7 +28,7 @@ func TestShortenWatches(t *testing.T) {
 		for _, name := range []string{"c", "d", "e"} {
 			s.Put(podOn(name, "n"))
 		}
-		apitest.Delete[*corev1.Pod](s, "default", "a")
+		apitest.Remove[*corev1.Pod](s, "default", "a")
 		if got := len(names()); got != len("[b= c= d= e=]") && got != len("[b=Pending c=Pending d=Pending e=Pending]") {
 			t.Errorf("%s", names())
 		}

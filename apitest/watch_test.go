@@ -84,7 +84,7 @@ func testInformer(t *testing.T, refuse bool) {
 	expect("after events", "[a=Running b=]")
 
 	resume := s.StallWatches(podWatches)
-	apitest.Delete[*corev1.Pod](s, "default", "b")
+	apitest.Remove[*corev1.Pod](s, "default", "b")
 	time.Sleep(time.Minute)
 	expect("stalled", "[a=Running b=]")
 	resume()
@@ -108,7 +108,7 @@ func testInformer(t *testing.T, refuse bool) {
 	// Nothing but a new list helps after this.
 	block := s.Inject(apitest.Fault{Match: podWatches, Err: apitest.ErrConnRefused})
 	s.BreakWatches(podWatches)
-	apitest.Delete[*corev1.Pod](s, "default", "c")
+	apitest.Remove[*corev1.Pod](s, "default", "c")
 	time.Sleep(time.Second)
 	s.Compact()
 	block()

@@ -28,7 +28,7 @@ func ends(t *testing.T, ignore []string, x, y []metav1.Object) []string {
 		s := apitest.New(apitest.Options{})
 		for range i {
 			s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}})
-			apitest.Delete[*corev1.ConfigMap](s, "default", "x")
+			apitest.Remove[*corev1.ConfigMap](s, "default", "x")
 		}
 		node := s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}).(*corev1.Node)
 		for _, o := range objects {

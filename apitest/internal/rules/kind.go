@@ -43,7 +43,7 @@ type Kind struct {
 	// Dynamic is set if the objects are *unstructured.Unstructured, which are
 	// served in JSON only.
 	Dynamic bool
-	// GoType is the type for Put, Get, List, Edit and Delete of a dynamic kind.
+	// GoType is the type for Put, Get, List, Edit and Remove of a dynamic kind.
 	GoType reflect.Type
 	// First is the kind that was registered first, which has the objects. Nil
 	// means the kind itself.

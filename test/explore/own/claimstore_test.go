@@ -181,7 +181,7 @@ func TestClaimStore(t *testing.T) {
 			}}
 			return claim
 		}
-		remove := func(name string) { apitest.Delete[*resourcev1.ResourceClaim](w.Server, "default", name) }
+		remove := func(name string) { apitest.Remove[*resourcev1.ResourceClaim](w.Server, "default", name) }
 		return explore.Scenario{
 			Programs: []explore.Program{{Name: "driver", Run: func(ctx context.Context, p *explore.Process) error { return dra(ctx, p, c) }}},
 			Steps: []explore.Step{

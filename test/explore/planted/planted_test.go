@@ -195,7 +195,7 @@ var bugs = []struct {
 				apitest.Edit(d.Server, "default", "db", func(m *corev1.ConfigMap) { m.Data["replicas"] = "1" })
 				apitest.Edit(d.Server, "default", member(1), func(m *corev1.ConfigMap) { m.Annotations = map[string]string{"leaving": "yes"} })
 				time.Sleep(2 * time.Second)
-				apitest.Delete[*corev1.ConfigMap](d.Server, "default", member(1))
+				apitest.Remove[*corev1.ConfigMap](d.Server, "default", member(1))
 				return nil
 			}},
 		}}

@@ -142,7 +142,7 @@ func TestClusterEndsAsKubernetes(t *testing.T) {
 			deployment(func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "i:2" }),
 			deployment(func(d *appsv1.Deployment) { d.Spec.Replicas = ptr[int32](1) }),
 			deployment(func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "i:1" }),
-			func(s *apitest.Server) { apitest.Delete[*appsv1.Deployment](s, "default", "a") },
+			func(s *apitest.Server) { apitest.Remove[*appsv1.Deployment](s, "default", "a") },
 		}},
 		"StatefulSet": {newStatefulSet, []func(*apitest.Server){
 			func(s *apitest.Server) {
@@ -156,7 +156,7 @@ func TestClusterEndsAsKubernetes(t *testing.T) {
 			set(func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Image = "i:2" }),
 			set(func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr[int32](1) }),
 			set(func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr[int32](2) }),
-			func(s *apitest.Server) { apitest.Delete[*appsv1.StatefulSet](s, "default", "a") },
+			func(s *apitest.Server) { apitest.Remove[*appsv1.StatefulSet](s, "default", "a") },
 		}},
 		"Job": {newJob, []func(*apitest.Server){
 			func(s *apitest.Server) {
