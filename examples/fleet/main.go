@@ -58,8 +58,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// Two processes of one machine have the same host name, so the leases take the second
-	// one for a restart of the first, and both would act.
+	// The leases let only one of two processes act. The lock saves the second one the
+	// requests for thousands of leases that it can't have.
 	lock, err := dirlock.ForName(ctx, *lockDir, fmt.Sprintf("%s-%.4x", *prefix, sha256.Sum256([]byte(cfg.Host))), func() {
 		fmt.Fprintf(stdout, "another process manages the nodes %s*: waiting for its end\n", *prefix)
 	})

@@ -42,8 +42,7 @@ func TestFleetIsRegisteredAndRenewed(t *testing.T) {
 	exampletest.NothingRefused(t, s)
 }
 
-// Two processes of one machine have one host name, so that the leases can't tell them
-// apart.
+// The second process asks for no lease while the first one lives.
 func TestASecondFleetOfTheMachineWaits(t *testing.T) {
 	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml")
 	kubeconfig, locks := exampletest.Kubeconfig(t, s, fleetUser), t.TempDir()

@@ -93,9 +93,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	return err
 }
 
-// lockNode gets the node name for this process alone, among those of this machine. Two
-// of them have the same host name, so the lease takes the second one for a restart of
-// the first, and both would act.
+// lockNode gets the node name for this process alone, among those of this machine. The
+// lease lets only one of two processes act, but the processes of pods outlive a kubelet: the
+// second one must not take over those of the first while that lives.
 func (o *options) lockNode(ctx context.Context, cluster string, stdout io.Writer) (*os.File, error) {
 	name := fmt.Sprintf("%s-%.4x", o.nodeName, sha256.Sum256([]byte(cluster)))
 	lock, err := dirlock.ForName(ctx, o.lockDir, name, func() {
