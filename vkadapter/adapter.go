@@ -196,8 +196,12 @@ func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 		doomed = a.held.pod(ref)
 	}
 	doomed.DeletionGracePeriodSeconds = new(int64(opts.Grace.Seconds()))
-	if err := a.delete(own, ref, doomed); err != nil {
+	gone, err := a.delete(own, ref, doomed)
+	switch {
+	case err != nil:
 		return podsync.State{}, err
+	case gone:
+		return a.held.stopped(ref), nil
 	}
 	state, err = a.finder.find(own, ref, opts.Pod)
 	switch {
@@ -209,19 +213,23 @@ func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 	return state, nil
 }
 
-// delete calls DeletePod. An error after which the provider does not hold the pod is none.
-func (a *Adapter) delete(ctx context.Context, ref podsync.Ref, pod *corev1.Pod) error {
+// delete calls DeletePod. An error after which the provider does not hold the pod is none, and then
+// gone is true. "Not found" of DeletePod alone is not enough, because some providers do not find the
+// pods of an earlier process; it counts if no other method can tell.
+func (a *Adapter) delete(ctx context.Context, ref podsync.Ref, pod *corev1.Pod) (gone bool, _ error) {
 	a.held.restore(ref, pod)
 	before := pod.DeepCopy()
 	if err := a.provider.DeletePod(ctx, pod); err != nil {
-		if _, found := a.finder.find(ctx, ref, before); !errors.Is(found, podsync.ErrNotFound) {
+		_, found := a.finder.find(ctx, ref, before)
+		_, unclear := errors.AsType[*unclearError](found)
+		if gone = errors.Is(found, podsync.ErrNotFound) || unclear && a.cfg.NotFound(err); !gone {
 			a.environment.event(before, corev1.EventTypeWarning, "ProviderDeleteFailed", "DeletePod", err.Error())
-			return err
+			return false, err
 		}
 	}
 	a.held.deleted(ref, before, pod)
 	a.environment.event(before, corev1.EventTypeNormal, "ProviderDeleteSuccess", "DeletePod", "Delete pod in provider successfully")
-	return nil
+	return gone, nil
 }
 
 // List implements podsync.Provider. It calls GetPods. If the provider does not implement
@@ -245,7 +253,7 @@ func (a *Adapter) Release(ctx context.Context, ref podsync.Ref) error {
 		defer a.held.endRelease(ref)
 		_, err := a.finder.find(own, ref, nil)
 		if err == nil {
-			err = a.delete(own, ref, a.held.pod(ref))
+			_, err = a.delete(own, ref, a.held.pod(ref))
 		}
 		if err != nil && !errors.Is(err, podsync.ErrNotFound) {
 			return err

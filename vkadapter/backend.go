@@ -87,7 +87,7 @@ func asStatus(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case isNotFound(err):
+	case IsNotFound(err):
 		notFound := apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "")
 		notFound.ErrStatus.Message = err.Error()
 		return notFound

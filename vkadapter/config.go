@@ -57,6 +57,11 @@ type Config struct {
 	// again. Set it for a provider that returns temporary errors as invalid input, or if
 	// users of the provider rely on [FailNever]. Default: [RejectInvalid].
 	CreateError func(pod *corev1.Pod, err error) error
+	// NotFound reports whether an error of GetPod, GetPodStatus or DeletePod says that the
+	// provider does not hold the pod. Set it for a provider with an error of its own for that:
+	// while another error might mean it, a pod that ran is neither started nor stopped.
+	// Default: [IsNotFound].
+	NotFound func(err error) bool
 	// ListOnce makes the adapter call GetPods only once, when Run begins, as
 	// virtual-kubelet does. Set it for a provider whose GetPods starts a loop, or returns
 	// nothing after the first call. The adapter then looks up known pods with GetPod, one by
@@ -87,6 +92,9 @@ func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 	if cfg.CreateError == nil {
 		cfg.CreateError = RejectInvalid
 	}
+	if cfg.NotFound == nil {
+		cfg.NotFound = IsNotFound
+	}
 	if cfg.Client != nil && cfg.Resolver == nil {
 		resolver, err := podenv.New(podenv.Config{ConfigMaps: cfg.Client, Secrets: cfg.Client, Services: cfg.Client, ServiceAccounts: cfg.Client})
 		if err != nil {
@@ -101,7 +109,7 @@ func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 	a.notifier, _ = provider.(node.PodNotifier)
 	a.finder = &finder{
 		nodeName: cfg.NodeName, provider: provider, notifier: a.notifier, held: a.held,
-		client: cfg.Client, controller: cfg.Controller, listOnce: cfg.ListOnce,
+		client: cfg.Client, controller: cfg.Controller, listOnce: cfg.ListOnce, notFound: cfg.NotFound,
 	}
 	a.finder.byUID, _ = provider.(uidHandler)
 	a.life, a.end = context.WithCancel(context.Background())

@@ -31,8 +31,9 @@
 //     or that has its name. If it returns another UID, nothing is done ([ErrOtherPod]) until
 //     the adapter knows which pod it is.
 //   - A pod does not exist in three cases: GetPod returns an error that says so, with the
-//     method NotFound or as an error of the API; GetPod returns nil, and neither
-//     GetPodStatus nor GetPods shows the pod; GetPod returns another error, and GetPods
+//     method NotFound, as an error of the API or with the status code 404 (see
+//     [Config.NotFound]); GetPod returns nil, and neither GetPodStatus nor GetPods shows the
+//     pod; GetPod returns another error, and GetPods
 //     succeeds without the pod. If GetPods has never shown a pod that may run, such an
 //     error must last for a minute. After any other answer nothing is known. A provider
 //     may have GetPodByUID and GetPodStatusByUID instead.

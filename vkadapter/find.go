@@ -44,6 +44,7 @@ type finder struct {
 	client     corev1client.CoreV1Interface // may be nil
 	controller func() *podsync.Controller   // its result may be nil
 	listOnce   bool
+	notFound   func(error) bool
 
 	listing sync.Mutex    // guards what follows
 	listed  bool          // GetPods has succeeded, and isn't called again if listOnce is set
@@ -51,6 +52,7 @@ type finder struct {
 	lastAt  time.Time     // when that list began
 
 	outdated atomic.Bool // the last list failed, left a pod unknown, may lack one, or have one too many
+	echo     sync.Once   // says that the provider returns what the API has
 	polls    group       // calls that a List does not wait for, or no longer
 }
 
@@ -113,14 +115,29 @@ func (f *finder) locate(ctx context.Context, ref podsync.Ref, api *corev1.Pod) (
 			}
 			return f.held.polled(ref, status), nil
 		}
-		if err != nil && !isNotFound(err) {
-			return podsync.State{}, err
+		if err != nil && !f.notFound(err) && !f.held.unborn(ref) {
+			return podsync.State{}, &unclearError{ref, "GetPodStatus", err}
 		}
-	case isNotFound(err):
+	case f.notFound(err):
 		return podsync.State{}, notHeld(ref)
+	default:
+		err = &unclearError{ref, "GetPod", err}
 	}
 	return f.confirm(ctx, ref, others, err)
 }
+
+// unclearError is an answer of the provider that may mean that it does not hold the pod.
+type unclearError struct {
+	ref    podsync.Ref
+	method string
+	err    error
+}
+
+func (e *unclearError) Error() string {
+	return fmt.Sprintf("pod %s: %s: %v (if that means that there is no such pod, Config.NotFound must report it)", e.ref, e.method, e.err)
+}
+
+func (e *unclearError) Unwrap() error { return e.err }
 
 // confirm asks GetPods about a pod that GetPod does not return. cause is the error of GetPod, nil
 // if it has returned nothing. Many providers have no error of their own for a pod that isn't
@@ -137,7 +154,7 @@ func (f *finder) confirm(ctx context.Context, ref podsync.Ref, others bool, caus
 	switch {
 	case pod != nil:
 		return f.found(ctx, ref, pod, others, true)
-	case cause != nil && (!known || f.held.doubts(ref)):
+	case cause != nil && f.held.doubts(ref, known):
 		return podsync.State{}, cause
 	case cause == nil && len(pods) == 0 && !f.listOnce:
 		return podsync.State{}, errSilence
@@ -235,6 +252,12 @@ func (f *finder) states(ctx, own context.Context) ([]podsync.State, error) {
 		polled := refs
 		if f.notifier != nil {
 			polled = slices.DeleteFunc(slices.Clone(refs), func(ref podsync.Ref) bool { return !f.held.silent(ref) })
+			if f.held.echoes() {
+				f.echo.Do(func() {
+					klog.FromContext(ctx).Info("The provider returns statuses that it has read from the API, or written there itself. " +
+						"GetPodStatus is called in their place. Report statuses with the function that NotifyPods gets, and do not write them")
+				})
+			}
 		}
 		f.poll(ctx, own, polled, begun)
 	}

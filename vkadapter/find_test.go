@@ -28,6 +28,7 @@ var (
 	errPod    = errors.New("error of GetPod")
 	errStatus = errors.New("error of GetPodStatus")
 	errList   = errors.New("error of GetPods")
+	errMine   = errors.New("an error that Config.NotFound knows")
 )
 
 // scripted is a provider with one answer for each question.
@@ -84,6 +85,44 @@ func adapterOf(t *testing.T, provider node.PodLifecycleHandler, cfg Config) *Ada
 	return a
 }
 
+// httpError is an error of a client of a back end.
+type httpError struct{ StatusCode int32 }
+
+func (e *httpError) Error() string { return "an answer" }
+
+type methodError struct{ code int }
+
+func (e methodError) Error() string   { return "an answer" }
+func (e methodError) StatusCode() int { return e.code }
+
+type otherField struct{ StatusCode string }
+
+func (otherField) Error() string { return "404" }
+
+func TestIsNotFound(t *testing.T) {
+	for err, want := range map[error]bool{
+		errdefs.NotFound("x"):                                   true,
+		apierrors.NewNotFound(corev1.Resource("pods"), "x"):     true,
+		podsync.ErrNotFound:                                     true,
+		&httpError{404}:                                         true,
+		fmt.Errorf("get: %w", &httpError{404}):                  true,
+		errors.Join(errPod, fmt.Errorf("%w", methodError{404})): true,
+		&httpError{500}:                                         false,
+		methodError{410}:                                        false,
+		fmt.Errorf("404 %w", methodError{500}):                  false,
+		otherField{"404"}:                                       false,
+		(*httpError)(nil):                                       false,
+		errors.New("404 not found"):                             false,
+	} {
+		if got := IsNotFound(err); got != want {
+			t.Errorf("%#v: %v", err, got)
+		}
+	}
+	if IsNotFound(nil) {
+		t.Error("nil")
+	}
+}
+
 // verdict is what find concludes.
 func verdict(st podsync.State, err error) string {
 	switch {
@@ -93,6 +132,9 @@ func verdict(st podsync.State, err error) string {
 		return "absent"
 	case errors.Is(err, ErrOtherPod):
 		return "other"
+	}
+	if unclear, ok := errors.AsType[*unclearError](err); ok {
+		return "unclear: " + unclear.method
 	}
 	return err.Error()
 }
@@ -156,9 +198,15 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 		"– and GetPods has it":          {scripted: &scripted{list: []*corev1.Pod{nil, neighbor, mine}}, want: "held", calls: "GetPod GetPodStatus GetPods GetPodStatus"},
 		"– and GetPods fails":           {scripted: &scripted{listErr: errList}, want: errList.Error(), calls: "GetPod GetPodStatus GetPods"},
 		"nothing, status not found":     {scripted: &scripted{statusErr: notFound}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
-		"nothing, and the status fails": {scripted: &scripted{statusErr: errStatus, list: []*corev1.Pod{mine}}, want: errStatus.Error(), calls: "GetPod GetPodStatus"},
+		"nothing, and the status fails": {scripted: &scripted{statusErr: errStatus}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
+		"– and GetPods has the pod":     {scripted: &scripted{statusErr: errStatus, list: []*corev1.Pod{mine}}, want: "held", calls: "GetPod GetPodStatus GetPods GetPodStatus"},
+		"– of a pod that may run":       {scripted: &scripted{statusErr: errStatus}, before: adopt, want: "unclear: GetPodStatus", calls: "GetPod GetPodStatus"},
+		"– with the code 404":           {scripted: &scripted{statusErr: &httpError{StatusCode: 404}}, before: adopt, want: "absent", calls: "GetPod GetPodStatus GetPods"},
+		"– with the code 500":           {scripted: &scripted{statusErr: &httpError{StatusCode: 500}}, before: adopt, want: "unclear: GetPodStatus", calls: "GetPod GetPodStatus"},
+		"the program's not found":       {scripted: &scripted{podErr: errMine}, before: adopt, want: "absent", calls: "GetPod"},
+		"– in GetPodStatus":             {scripted: &scripted{statusErr: errMine}, before: adopt, want: "absent", calls: "GetPod GetPodStatus GetPods"},
 		"an error, and GetPods has it":  {scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine}}, want: "held", calls: "GetPod GetPods GetPodStatus"},
-		"an error, and GetPods fails":   {scripted: &scripted{podErr: errPod, listErr: errList}, want: errPod.Error(), calls: "GetPod GetPods"},
+		"an error, and GetPods fails":   {scripted: &scripted{podErr: errPod, listErr: errList}, want: "unclear: GetPod", calls: "GetPod GetPods"},
 		"a pod with an error":           {scripted: &scripted{pod: mine, podErr: errPod}, want: "absent", calls: "GetPod GetPods"},
 		"a status with an error": {
 			scripted: &scripted{status: running, statusErr: notFound}, want: "absent", calls: "GetPod GetPodStatus GetPods",
@@ -167,17 +215,17 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{neighbor, otherSpace, nil}}, want: "absent", calls: "GetPod GetPods",
 		},
 		"an error, and GetPods has no names": {
-			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{noName, neighbor}}, want: errPod.Error(), calls: "GetPod GetPods",
+			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{noName, neighbor}}, want: "unclear: GetPod", calls: "GetPod GetPods",
 		},
 		"an error, GetPods has it and no names": {
 			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine, noName}}, want: "held", calls: "GetPod GetPods GetPodStatus",
 		},
 		"nothing, and GetPods has no names": {scripted: &scripted{list: []*corev1.Pod{noName}}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
-		"an error about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, want: errPod.Error(), calls: "GetPod GetPods"},
+		"an error about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, want: "unclear: GetPod", calls: "GetPod GetPods"},
 		"an error, and GetPods may be called once": {
 			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine}}, once: true, want: "absent", calls: "GetPod",
 		},
-		"– about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, once: true, want: errPod.Error(), calls: "GetPod"},
+		"– about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, once: true, want: "unclear: GetPod", calls: "GetPod"},
 		"GetPods has two, this one first": {
 			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine, other}}, want: "held", calls: "GetPod GetPods GetPodStatus",
 		},
@@ -190,7 +238,7 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 		if s == nil {
 			s = &scripted{}
 		}
-		a := adapterOf(t, s, Config{ListOnce: c.once})
+		a := adapterOf(t, s, Config{ListOnce: c.once, NotFound: func(err error) bool { return errors.Is(err, errMine) || IsNotFound(err) }})
 		if c.before != nil {
 			c.before(a.held)
 		}

@@ -66,6 +66,8 @@ type holding struct {
 	// status is the newest that was notified or polled, and shown the one in a pod that GetPod
 	// or GetPods has returned: nil, or without a phase, if it says nothing.
 	status, shown *corev1.PodStatus
+	told          bool      // status was notified, not polled
+	echoed        bool      // the last pod that GetPod or GetPods has returned had the status of the API
 	polling       bool      // a call of GetPodStatus is under way
 	asked         time.Time // when poll last called GetPodStatus
 	looking       bool      // a call of GetPod for a list is under way
@@ -328,9 +330,22 @@ func (h *holdings) shown(ref podsync.Ref, pod *corev1.Pod, inList bool) podsync.
 	p.seen(pod)
 	p.there()
 	p.listed = p.listed || inList
-	p.shown = pod.Status.DeepCopy()
+	if p.echoed = h.isEcho(ref, &pod.Status); !p.echoed {
+		p.shown = pod.Status.DeepCopy()
+	}
 	h.name(ref)
 	return p.state()
+}
+
+// isEcho reports whether a status is the one that the API has. Then the provider has read it there: it
+// says nothing about the instance, and podsync would store its own words again. h.mu must be held.
+func (h *holdings) isEcho(ref podsync.Ref, status *corev1.PodStatus) bool {
+	c := h.controller()
+	if c == nil || status.Phase == "" {
+		return false
+	}
+	info, ok := c.Get(ref)
+	return ok && info.Pod != nil && podstatus.Equal(&info.Pod.Status, status)
 }
 
 // there records that the provider holds the pod.
@@ -375,7 +390,7 @@ func (h *holdings) notified(pod *corev1.Pod) {
 	p.seen(pod)
 	p.since = time.Now()
 	if !p.gone || podstatus.IsTerminal(pod.Status.Phase) { // the report may be older than the end
-		p.status, p.shown = &pod.Status, nil
+		p.status, p.shown, p.told = &pod.Status, nil, true
 	}
 	if !p.gone {
 		p.absent, p.failing = false, time.Time{}
@@ -412,7 +427,7 @@ func (h *holdings) polled(ref podsync.Ref, status *corev1.PodStatus) podsync.Sta
 	p := h.get(ref)
 	if !p.gone {
 		p.there()
-		p.status = status.DeepCopy()
+		p.status, p.told = status.DeepCopy(), false
 		h.name(ref)
 	}
 	return p.state()
@@ -566,12 +581,16 @@ func (p *holding) holds() bool { return !p.gone && (p.status != nil || p.shown !
 
 // doubts reports whether a failure of GetPod is not yet to be taken for "not found", although
 // GetPods succeeds without the pod: it may run, or its job may wait for DeletePod, and GetPods
-// has never shown it. Such a failure must last.
-func (h *holdings) doubts(ref podsync.Ref) bool {
+// has never shown it. Such a failure must last. If GetPods does not tell which pods there are,
+// known is false: then a pod that had an instance may have it for as long as GetPod fails.
+func (h *holdings) doubts(ref podsync.Ref, known bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
-	if p.listed || p.ending || p.gone || !p.holds() && !p.started {
+	switch {
+	case !known && !p.unborn():
+		return true
+	case known && (p.listed || p.ending || p.gone || !p.holds() && !p.started):
 		return false
 	}
 	if p.failing.IsZero() {
@@ -596,12 +615,25 @@ func (h *holdings) handed(ref podsync.Ref) bool {
 	return p != nil && p.handed
 }
 
-// silent reports whether the provider has shown the pod without a status, and has not
-// reported it.
+// silent reports whether only GetPodStatus tells how the pod is: the provider has not reported it,
+// and the pods that it returns have no status, or that of the API.
 func (h *holdings) silent(ref podsync.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.get(ref).newest().Phase == ""
+	p := h.get(ref)
+	return p.newest().Phase == "" || !p.told && (p.echoed || p.status != nil)
+}
+
+// echoes reports whether a pod had the status of the API when the provider last returned it.
+func (h *holdings) echoes() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.pods {
+		if p.echoed && !p.told {
+			return true
+		}
+	}
+	return false
 }
 
 // fresh reports whether CreatePod has succeeded so recently that the provider need not

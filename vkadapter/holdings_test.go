@@ -446,24 +446,41 @@ func TestWhenAFailureOfGetPodIsDoubted(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := remember()
 				c.do(h)
-				if got := h.doubts(refWeb); got != c.want {
+				if got := h.doubts(refWeb, true); got != c.want {
 					t.Fatalf("%v, want %v", got, c.want)
 				}
 				time.Sleep(appears - 1)
-				if got := h.doubts(refWeb); got != c.want {
+				if got := h.doubts(refWeb, true); got != c.want {
 					t.Errorf("before a minute: %v, want %v", got, c.want)
 				}
 				time.Sleep(time.Nanosecond)
-				if h.doubts(refWeb) {
+				if h.doubts(refWeb, true) {
 					t.Error("after a minute it is doubted")
 				}
 				h.notified(webPod("1", "Running"))
-				if c.want && !h.doubts(refWeb) {
+				if c.want && !h.doubts(refWeb, true) {
 					t.Error("a failure after a report does not count from its own beginning")
 				}
 			})
 		})
 	}
+}
+
+// If GetPods does not tell which pods there are, a failure of GetPod about a pod that had no instance
+// is bounded, and one about a pod that had an instance is not.
+func TestWhenAFailureIsDoubtedThatNoListSettles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := remember()
+		refOther := podsync.RefOf(webPod("2", ""))
+		h.want(refWeb, webPod("1", "Pending"))
+		h.want(refOther, webPod("2", "Running"))
+		for _, passed := range []time.Duration{0, appears - 1, 1, time.Hour} {
+			time.Sleep(passed)
+			if unborn, started := h.doubts(refWeb, false), h.doubts(refOther, false); unborn != (passed == 0 || passed == appears-1) || !started {
+				t.Errorf("after another %v: %v, %v", passed, unborn, started)
+			}
+		}
+	})
 }
 
 func TestWhatIsKnownOfAPod(t *testing.T) {

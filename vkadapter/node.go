@@ -21,7 +21,6 @@ import (
 	"github.com/virtual-kubelet/virtual-kubelet/node"
 	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes"
@@ -66,8 +65,9 @@ type NodeConfig struct {
 
 	// Template has the initial values of the Node, as NodeSpec of nodeutil.NodeConfig.
 	// newProvider gets it as ProviderConfig.Node, and may change it. Conditions without a
-	// status, and the Ready condition, are ignored. Default: a Node with the label
-	// type=virtual-kubelet.
+	// status, and the Ready condition, are ignored. The labels of nodeutil are added if it does
+	// not have them: type=virtual-kubelet, kubernetes.io/role=agent (not with NodeCredentials,
+	// which may not set it) and kubernetes.io/hostname. Default: a Node with these labels.
 	Template *corev1.Node
 	// InternalIP is the address of the Node at which the API server reaches Address.
 	// Required, unless Template has addresses or newProvider adds some to it.
@@ -163,9 +163,14 @@ func newNode(name string, hasProvider bool, cfg NodeConfig) (*Node, error) {
 		cfg.LockDir = filepath.Join(os.TempDir(), fmt.Sprintf("kubewright-nodes-%d", os.Getuid()))
 	}
 	if cfg.Template = cfg.Template.DeepCopy(); cfg.Template == nil {
-		cfg.Template = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "virtual-kubelet"}}}
+		cfg.Template = &corev1.Node{}
 	}
 	cfg.Template.Name = name
+	defaults := map[string]string{"type": "virtual-kubelet", corev1.LabelHostname: name}
+	if !cfg.NodeCredentials {
+		defaults["kubernetes.io/role"] = "agent" // programs and their users select nodes by it
+	}
+	cfg.Template.Labels = merged(defaults, cfg.Template.Labels)
 	n := &Node{name: name, cfg: cfg, known: make(chan struct{}), ended: make(chan struct{}), retaint: make(chan struct{}, 1)}
 	n.ready.done = make(chan struct{})
 	n.taints.nodes = cfg.Client.CoreV1()

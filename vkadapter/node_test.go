@@ -246,7 +246,7 @@ func TestTheTemplateOfANode(t *testing.T) {
 		t.Errorf("addresses of pods %v", ips)
 	}
 	got := status.Template
-	if got.Name != "vk" || len(got.Status.Conditions) != 1 || got.Status.Conditions[0].Type != "Kept" || len(got.Labels) != 0 || len(got.Status.Addresses) != 2 {
+	if got.Name != "vk" || len(got.Status.Conditions) != 1 || got.Status.Conditions[0].Type != "Kept" || len(got.Labels) != 3 || len(got.Status.Addresses) != 2 {
 		t.Errorf("the template became %+v", got)
 	}
 	if template.Name != "" || len(template.Status.Conditions) != 3 {
@@ -263,6 +263,13 @@ func TestTheTemplateOfANode(t *testing.T) {
 	}
 	if got := status.Template; got.Labels["type"] != "virtual-kubelet" || len(got.Status.Addresses) != 1 || got.Status.Addresses[0].Address != "192.0.2.1" {
 		t.Errorf("the default template is %+v", got)
+	}
+	// The API server refuses a Node whose own credentials set a role.
+	if _, err := NewNode("vk", newScripted, NodeConfig{Client: s.Client(apitest.User{}), InternalIP: "192.0.2.1", NodeCredentials: true, LockDir: t.TempDir(), Status: func(cfg *nodestatus.Config) { status = *cfg }}); err != nil {
+		t.Fatal(err)
+	}
+	if _, role := status.Template.Labels["kubernetes.io/role"]; role || status.Template.Labels["type"] != "virtual-kubelet" {
+		t.Errorf("with the credentials of a node the labels are %v", status.Template.Labels)
 	}
 }
 

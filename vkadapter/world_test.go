@@ -106,6 +106,7 @@ type habits struct {
 	jobNames       bool          // GetPods names pods after their jobs; DeletePod takes these names, GetPod does not: nomad
 	notFound       error         // for a pod that isn't there; nil: nil, nil
 	lies           bool          // returns nothing and no error while the back end is away: SaladCloud
+	codes          bool          // only GetPodStatus has errors, with the back end's status code: SaladCloud
 	byUID          bool          // has GetPodByUID, and GetPod is not implemented: interLink
 	noStatus       bool          // only GetPodStatus and reports have the status: azure-aci
 	noContainers   bool          // reports phases without containers
@@ -536,15 +537,24 @@ func (p *provider) status(namespace, name string) (*corev1.PodStatus, error) {
 	p.cloud.mu.Lock()
 	defer p.cloud.mu.Unlock()
 	j, err := p.job(namespace, name)
-	if p.away && !p.nilErrors {
+	switch {
+	case p.codes && p.away:
+		return nil, &codeError{http.StatusInternalServerError}
+	case p.codes && j == nil:
+		return nil, &codeError{http.StatusNotFound}
+	case p.away && !p.nilErrors:
 		return nil, errAway // the one method that tells the truth
-	}
-	if j == nil {
+	case j == nil:
 		return nil, err
 	}
 	status := p.statusOf(j)
 	return &status, nil
 }
+
+// codeError is an error like SaladCloud's models.APIError.
+type codeError struct{ StatusCode int }
+
+func (e *codeError) Error() string { return fmt.Sprintf("a %d error was returned", e.StatusCode) }
 
 func (p *provider) GetPodStatus(ctx context.Context, namespace, name string) (*corev1.PodStatus, error) {
 	p.did("GetPodStatus")
