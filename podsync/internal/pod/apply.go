@@ -193,6 +193,20 @@ func (t *State) seen(now Instant, ev Seen) (news News) {
 	return news
 }
 
+// revive takes back the end of a pod that a LIST left out by mistake before anything of it was
+// started: nothing has happened to it. It reports whether it did.
+func (t *State) revive() bool {
+	if t.api.presence != gone || t.provider.instance != forgotten || t.provider.seenSeq > 0 || t.write.inflight != nil || t.final() {
+		return false
+	}
+	if e := t.end; e.reason != StopDeleted || !e.unstarted || t.deleted() {
+		return false // it ends for another reason
+	}
+	t.end = nil
+	t.step(none)
+	return true
+}
+
 // startedFor records the node that the instance was started for; "" if it was not said.
 func (t *State) startedFor(nodeName string) {
 	if nodeName != "" {

@@ -11,7 +11,7 @@ import (
 func (t *State) callStarted(now Instant, seq uint64, s Action) *Call {
 	c := &Call{Op: s.Op, Since: now, seq: seq, Grace: s.Grace, Pod: t.Pod(), LostSince: t.provider.lostSince}
 	t.call.inflight = c
-	if t.nameTaken() != nil {
+	if _, waited := t.call.err.(*NameTaken); waited {
 		t.call.err, t.call.failures = nil, 0
 	}
 	switch s.Op {

@@ -343,20 +343,6 @@ func (t *State) becomeEnded() {
 	}
 }
 
-// revive takes back the end of a pod that a LIST left out by mistake before anything of it was
-// started: nothing has happened to it. It reports whether it did.
-func (t *State) revive() bool {
-	if t.api.presence != gone || t.provider.instance != forgotten || t.provider.seenSeq > 0 || t.write.inflight != nil || t.final() {
-		return false
-	}
-	if e := t.end; e.reason != StopDeleted || !e.unstarted || t.deleted() {
-		return false // it ends for another reason
-	}
-	t.end = nil
-	t.step(none)
-	return true
-}
-
 // look records what Lists have shown. since is the time since which they leave out a pod that
 // is doubted or missed; the first one counts.
 func (t *State) look(next sight, since Instant) {
