@@ -103,7 +103,8 @@ type Config struct {
 	// another client has replaced the holder by it, it waits.
 	//
 	// Set it if there is a single replica, for example if client-go's leader election had
-	// a fixed identity, such as kube-vip's node name, and restarts must stay fast. Choose an identity that keeps the promise.
+	// a fixed identity, such as kube-vip's node name, and restarts must stay fast. Choose an
+	// identity that keeps the promise.
 	// The UID of the Pod does, because the kubelet starts a container only after the
 	// previous one has ended. The name of a host does, if the process locks a file on it.
 	// The name of a Pod does not, because a StatefulSet may reuse it while a node that

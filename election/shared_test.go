@@ -245,6 +245,10 @@ func TestASharedWatchThatBreaks(t *testing.T) {
 		if n := len(r.server.Requests(apitest.Match{User: "b", Verb: "get"})); n != 0 {
 			t.Errorf("%d GETs: nothing was missed", n)
 		}
+		watches := r.server.Requests(wide("b"))
+		if last := watches[len(watches)-1]; !strings.Contains(last.Query, "resourceVersion=") {
+			t.Errorf("the watch goes on from %q", last.Query)
+		}
 		for _, c := range b.candidates {
 			if n := len(c.errors()); n != 1 {
 				t.Errorf("%d errors: %v", n, c.errors())

@@ -144,7 +144,8 @@ type Config struct {
 	// of setters, in contrast, are set only when the Node is created, so that another
 	// controller, such as a cloud controller manager, can remove them. It is for virtual
 	// nodes whose taint keeps all other pods away, such as liqo's
-	// virtual-node.liqo.io/not-allowed. KeepTaints needs the permission to patch nodes. New rejects it with NodeCredentials,
+	// virtual-node.liqo.io/not-allowed. KeepTaints needs the permission to patch nodes. New
+	// rejects it with NodeCredentials,
 	// because a node's credentials may not change taints. Default: none.
 	KeepTaints []corev1.Taint
 	// Setters fill in the status, in this order. Default: none.

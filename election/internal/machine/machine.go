@@ -516,7 +516,7 @@ func (m *Machine) accept(now Instant, l *coordinationv1.Lease, from source) {
 			m.conflicts = 0 // another process is alive and caused them
 		}
 	}
-	if to := m.pulse.Holder; to != was.Holder || !known && to != "" {
+	if to := m.pulse.Holder; to != was.Holder {
 		m.tell(LeaderChanged{From: was.Holder, To: to})
 	}
 	if m.holds() {

@@ -540,3 +540,34 @@ func TestALeaderOffersByACommonStrategy(t *testing.T) {
 		}
 	}
 }
+
+// Only a claim, a renewal and a release show that a leader was alive. An edit does not, and
+// with LeaseCandidates an assignment does not either.
+func TestWhatShowsThatALeaderWasAlive(t *testing.T) {
+	for name, tc := range map[string]struct {
+		coordinated bool
+		after       *coordinationv1.Lease
+		want        bool
+	}{
+		"a renewal":                            {false, leaseOf("x", 2, atVersion("2")), true},
+		"a claim of another library":           {false, leaseOf("y", 2, atVersion("2")), true},
+		"a release":                            {false, leaseOf("", 2, atVersion("2"), released), true},
+		"an edit of the holder":                {false, leaseOf("y", 1, atVersion("2")), false},
+		"a claim, with LeaseCandidates":        {true, leaseOf("y", 2, atVersion("2"), marked), true},
+		"an assignment, with LeaseCandidates":  {true, leaseOf("y", 2, atVersion("2")), false},
+		"a deletion":                           {false, nil, false},
+		"a lease that was emptied, not given":  {false, leaseOf("", 2, atVersion("2")), false},
+		"a claim of ours, seen before its end": {false, leaseOf("me", 2, atVersion("2")), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(r *Rules) { r.Coordinated = tc.coordinated })
+			b.see(leaseOf("x", 1))
+			b.led = -1
+			b.now = time.Second
+			b.see(tc.after)
+			if got := b.led >= 0; got != tc.want {
+				t.Errorf("it shows that a leader was alive: %v", got)
+			}
+		})
+	}
+}
