@@ -259,7 +259,8 @@ func TestALeaseRunsOutWhileAPartHangs(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(hang))
 		}
 		renewed := apitest.Get[*coordinationv1.Lease](server, corev1.NamespaceNodeLease, "n1").Spec.RenewTime
-		if last := renewed.Sub(hang); last < 20*time.Second || last > time.Minute {
+		// The round that hangs begins with a renewal, and is stuck 20 s later, at the moment of another.
+		if last := renewed.Sub(hang); last < 10*time.Second || last > time.Minute {
 			t.Errorf("the lease was renewed last %v after the health check began to hang", last)
 		}
 		time.Sleep(2 * time.Hour)
