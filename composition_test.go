@@ -179,7 +179,7 @@ func TestTheNodeIsMissedWithItsLease(t *testing.T) {
 		composeBlind(t, func(c *composed) {
 			c.pass(time.Minute + offset)
 			deleted := time.Now()
-			apitest.Delete[*corev1.Node](c.server, "", "n1")
+			apitest.Remove[*corev1.Node](c.server, "", "n1")
 			c.server.CollectGarbage()
 			c.pass(15 * time.Second)
 			select {

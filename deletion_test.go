@@ -40,7 +40,7 @@ func TestTheLeaseOfADeletedNodeIsNotCreatedOnceMore(t *testing.T) {
 		if err := h.leases.Holds(ctx, "n1"); err != nil {
 			t.Fatal(err)
 		}
-		apitest.Delete[*corev1.Node](server, "", "n1")
+		apitest.Remove[*corev1.Node](server, "", "n1")
 		server.ResetJournal()
 		time.Sleep(time.Hour)
 		synctest.Wait()

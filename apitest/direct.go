@@ -123,11 +123,6 @@ func Remove[T runtime.Object](s *Server, namespace, name string) bool {
 	return true
 }
 
-// Delete is the former name of Remove. It is not what kubectl delete does.
-func Delete[T runtime.Object](s *Server, namespace, name string) bool {
-	return Remove[T](s, namespace, name)
-}
-
 // ResourceVersion returns the newest resourceVersion of any object.
 func (s *Server) ResourceVersion() string {
 	return s.core.Store.Newest()

@@ -69,7 +69,7 @@ func TestLossIsNoticedAtOnce(t *testing.T) {
 		"same holder, another term": func(r *rig) {
 			r.edit(func(l *coordinationv1.Lease) { *l.Spec.LeaseTransitions = 7 })
 		},
-		"deleted": func(r *rig) { apitest.Delete[*coordinationv1.Lease](r.server, theLease.Namespace, theLease.Name) },
+		"deleted": func(r *rig) { apitest.Remove[*coordinationv1.Lease](r.server, theLease.Namespace, theLease.Name) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inRig(t, func(r *rig) {
@@ -96,7 +96,7 @@ func TestTheOthersWaitForALeaderThatMayNotKnow(t *testing.T) {
 		"overwritten": func(r *rig, to string) { r.edit(func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = to }) },
 		"emptied":     func(r *rig, _ string) { r.edit(func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = "" }) },
 		"deleted": func(r *rig, _ string) {
-			apitest.Delete[*coordinationv1.Lease](r.server, theLease.Namespace, theLease.Name)
+			apitest.Remove[*coordinationv1.Lease](r.server, theLease.Namespace, theLease.Name)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestTokensGrow(t *testing.T) {
 			c := r.start(fmt.Sprint("c", i))
 			r.sleep(20 * time.Second)
 			if i == 5 {
-				apitest.Delete[*coordinationv1.Lease](r.server, theLease.Namespace, theLease.Name)
+				apitest.Remove[*coordinationv1.Lease](r.server, theLease.Namespace, theLease.Name)
 				r.sleep(20 * time.Second)
 			}
 			c.stop()

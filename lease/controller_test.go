@@ -384,8 +384,8 @@ func TestALeaseIsNotWrittenWithoutItsNode(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		pass(15 * time.Second)
-		apitest.Delete[*corev1.Node](f.server, "", nodeName)
-		apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		apitest.Remove[*corev1.Node](f.server, "", nodeName)
+		apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 		f.server.ResetJournal()
 		pass(time.Hour)
 		f.wantCalls("")
@@ -403,7 +403,7 @@ func TestALeaseIsNotWrittenWithoutItsNode(t *testing.T) {
 
 func TestNodeReturnsWithoutTrigger(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
-		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		apitest.Remove[*corev1.Node](f.server, "", nodeName)
 		f.start()
 		pass(time.Hour)
 		f.wantCalls("")
@@ -422,7 +422,7 @@ func TestOwnerLearnsLate(t *testing.T) {
 	}, func(f *fixture) {
 		f.start()
 		pass(5 * time.Second)
-		apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 		f.server.ResetJournal()
 		pass(time.Hour)
 		f.wantCalls("PUT GET")
@@ -436,7 +436,7 @@ func TestAVanishedLeaseIsHeldBackForItsOwner(t *testing.T) {
 	vanish := func(f *fixture) {
 		f.start()
 		pass(5 * time.Second)
-		apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 		f.server.ResetJournal()
 		// The renewal that finds out is due within 10 s.
 		for len(f.server.Requests(gets)) == 0 {
@@ -463,7 +463,7 @@ func TestAVanishedLeaseIsHeldBackForItsOwner(t *testing.T) {
 	})
 	bubble(t, nil, func(f *fixture) { // it was replaced
 		vanish(f)
-		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		apitest.Remove[*corev1.Node](f.server, "", nodeName)
 		f.putNode(nodeName)
 		f.controller.Trigger(nodeName)
 		pass(200 * time.Millisecond)
@@ -487,7 +487,7 @@ func TestOwnerChanges(t *testing.T) {
 			l.Labels = map[string]string{"kept": "yes"}
 			l.Finalizers = []string{"example.com/kept"}
 		})
-		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		apitest.Remove[*corev1.Node](f.server, "", nodeName)
 		node := f.putNode(nodeName)
 		f.server.ResetJournal()
 		f.controller.Trigger(nodeName)
@@ -553,7 +553,7 @@ func TestAStoredWriteWhoseResponseIsLostIsOurs(t *testing.T) {
 
 func TestNamespaceMissing(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
-		apitest.Delete[*corev1.Namespace](f.server, "", corev1.NamespaceNodeLease)
+		apitest.Remove[*corev1.Namespace](f.server, "", corev1.NamespaceNodeLease)
 		f.start()
 		pass(5 * time.Minute)
 		if n := len(f.server.Requests(leases)); n > 2*12*5 {

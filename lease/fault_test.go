@@ -326,8 +326,8 @@ func TestNoResetForADeletedNode(t *testing.T) {
 	bubble(t, func(_ *fixture, cfg *Config) { cfg.ResetConnections = func() { resets++ } }, func(f *fixture) {
 		f.start()
 		pass(time.Minute)
-		apitest.Delete[*corev1.Node](f.server, "", nodeName)
-		apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		apitest.Remove[*corev1.Node](f.server, "", nodeName)
+		apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 		pass(10 * time.Minute)
 	})
 	if resets > 0 {

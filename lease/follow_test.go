@@ -97,7 +97,7 @@ func TestALeaseFollowsItsNode(t *testing.T) {
 			t.Errorf("the lease had expired, and the node heard %q", got)
 		}
 
-		apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 		pass(time.Minute)
 		if got := nodes.got(); !strings.Contains(got, "resync") {
 			t.Errorf("the lease was deleted, and the node heard %q", got)

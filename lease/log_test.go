@@ -47,7 +47,7 @@ func TestLog(t *testing.T) {
 		pass(70 * time.Second)
 		f.stepClock(-time.Hour)
 		pass(21 * time.Second)
-		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		apitest.Remove[*corev1.Node](f.server, "", nodeName)
 		f.controller.Trigger(nodeName)
 		pass(time.Hour)
 		cancel()

@@ -61,7 +61,7 @@ func TestAPanicInAHookChangesNothing(t *testing.T) {
 				pass(time.Minute)
 				restore()
 				pass(time.Minute)
-				apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, subject)
+				apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, subject)
 				pass(30 * time.Second)
 				for range 3 {
 					edit(func(l *coordinationv1.Lease) { l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now())) })
@@ -181,7 +181,7 @@ func TestOwnerPanicsWithNotFound(t *testing.T) {
 	}, func(*fixture) {
 		f.start()
 		pass(25 * time.Second)
-		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		apitest.Remove[*corev1.Node](f.server, "", nodeName)
 		pass(25 * time.Second)
 		f.wantPhase(PhaseHeld)
 	})

@@ -308,14 +308,14 @@ func TestShutdownPolicies(t *testing.T) {
 		{"ExpireForeign", ShutdownExpire, func(f *fixture) { f.steal("other", 0) }, wantHolder("other"), "PUT GET"},
 		{"DeleteOfASecondProcess", ShutdownDelete, func(f *fixture) { f.steal(nodeName, time.Second) }, wantHolder(nodeName), "DELETE GET"},
 		{"DeleteSuccessor", ShutdownDelete, func(f *fixture) {
-			apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+			apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 			f.putLease(nodeName, time.Now(), nil)
 		}, wantHolder(nodeName), "DELETE GET"},
 		{"DeleteGone", ShutdownDelete, func(f *fixture) {
-			apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+			apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 		}, wantNone, "DELETE"},
 		{"ExpireGone", ShutdownExpire, func(f *fixture) {
-			apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+			apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 		}, wantNone, "PUT GET"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

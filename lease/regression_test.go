@@ -83,7 +83,7 @@ func TestNoChurnWithTheGarbageCollector(t *testing.T) {
 		defer cancel()
 		f.start()
 		pass(time.Minute)
-		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		apitest.Remove[*corev1.Node](f.server, "", nodeName)
 		f.server.ResetJournal()
 		pass(10 * time.Minute)
 		if n := len(f.server.Requests(apitest.Match{Resource: "leases", Verb: "create,update"})); n > 2*31 {
@@ -100,7 +100,7 @@ func TestNoChurnWithTheGarbageCollector(t *testing.T) {
 		go f.collectGarbage(ctx, 100*time.Millisecond)
 		f.start()
 		pass(time.Minute)
-		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		apitest.Remove[*corev1.Node](f.server, "", nodeName)
 		f.server.ResetJournal()
 		pass(10 * time.Minute)
 		f.wantCalls("")
@@ -137,7 +137,7 @@ func TestReplacedNodeKeepsItsLease(t *testing.T) {
 		go f.collectGarbage(ctx, 3*time.Second)
 		for range 20 {
 			pass(25 * time.Second)
-			apitest.Delete[*corev1.Node](f.server, "", nodeName)
+			apitest.Remove[*corev1.Node](f.server, "", nodeName)
 			node := f.putNode(nodeName)
 			pass(15 * time.Second)
 			if l := f.lease(); l == nil || l.OwnerReferences[0].UID != node.UID {
@@ -220,7 +220,7 @@ func TestEndDuringDeletion(t *testing.T) {
 		bubble(t, nil, func(f *fixture) {
 			f.start()
 			pass(time.Minute)
-			apitest.Delete[*corev1.Node](f.server, "", nodeName)
+			apitest.Remove[*corev1.Node](f.server, "", nodeName)
 			f.server.CollectGarbage()
 			pass(when)
 			f.stop()
@@ -372,7 +372,7 @@ func TestNeverWithoutOwner(t *testing.T) {
 			if l := f.lease(); l != nil && len(l.OwnerReferences) != 1 {
 				t.Fatalf("lease is %+v", l)
 			}
-			apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+			apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 		}
 	})
 }

@@ -72,7 +72,7 @@ func TestNothingIsSentToADeletedNode(t *testing.T) { synctest.Test(t, testNothin
 func testNothingIsSentToADeletedNode(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{OnDeleted: DeletedIdle, ReportInterval: DefaultSyncInterval})
-	apitest.Delete[*corev1.Node](s, "", node1)
+	apitest.Remove[*corev1.Node](s, "", node1)
 	w.pass(3 * DefaultSyncInterval)
 	w.expect(1, 0, 1)
 	for range 100 {

@@ -295,7 +295,7 @@ func testADeletedNodeEndsRun(t *testing.T) {
 		t.Errorf("OwnerReference = %v, %v", ref, err)
 	}
 	s.ResetJournal()
-	apitest.Delete[*corev1.Node](s, "", node1)
+	apitest.Remove[*corev1.Node](s, "", node1)
 	w.c.Resync(node1)
 	w.pass(time.Second)
 	select {
@@ -336,7 +336,7 @@ func testADeletedNodeIsRegisteredAgain(t *testing.T) {
 	}}})
 	old := w.node().UID
 	s.ResetJournal()
-	apitest.Delete[*corev1.Node](s, "", node1)
+	apitest.Remove[*corev1.Node](s, "", node1)
 	// It is noticed by the next report, at the latest after 7.5 minutes, and
 	// created an interval and a half later at the latest.
 	for apitest.Get[*corev1.Node](s, "", node1) == nil && len(s.Requests(posts)) == 0 {
@@ -368,7 +368,7 @@ func TestADeletedNodeIsIdle(t *testing.T) { synctest.Test(t, testADeletedNodeIsI
 func testADeletedNodeIsIdle(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{OnDeleted: DeletedIdle})
-	apitest.Delete[*corev1.Node](s, "", node1)
+	apitest.Remove[*corev1.Node](s, "", node1)
 	w.c.Resync(node1)
 	w.pass(time.Second)
 	w.expect(1, 1, 0)
@@ -414,7 +414,7 @@ func testAReplacedNodeIsAdopted(t *testing.T) {
 	}})
 	old := w.node().UID
 	s.ResetJournal()
-	apitest.Delete[*corev1.Node](s, "", node1)
+	apitest.Remove[*corev1.Node](s, "", node1)
 	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1, Labels: map[string]string{"theirs": "x"}}})
 	other = w.node().UID
 	w.pass(7*time.Minute + 40*time.Second)
@@ -554,10 +554,10 @@ func testNodeCredentialsSendNothingForbidden(t *testing.T) {
 		func() {
 			apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Labels["node-role.kubernetes.io/admin"] = "" })
 		},
-		func() { apitest.Delete[*corev1.Node](s, "", node1); w.c.Resync(node1) },
+		func() { apitest.Remove[*corev1.Node](s, "", node1); w.c.Resync(node1) },
 		func() { health.set(nil) },
 		func() {
-			apitest.Delete[*corev1.Node](s, "", node1)
+			apitest.Remove[*corev1.Node](s, "", node1)
 			s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1, Labels: map[string]string{"k8s.io/z": ""}}})
 		},
 	}

@@ -120,7 +120,7 @@ func testFleetNodeDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.pass(time.Second)
-	apitest.Delete[*corev1.Node](s, "", "other")
+	apitest.Remove[*corev1.Node](s, "", "other")
 	w.c.Resync("other")
 	w.pass(time.Hour)
 	if status, _ := w.c.Status("other"); status.Phase != PhaseDeleted {
@@ -285,7 +285,7 @@ func testShutdown(t *testing.T, policy ShutdownPolicy) {
 	}
 	w.pass(time.Minute)
 	// One was replaced by another client in the meantime: that one is not ours.
-	apitest.Delete[*corev1.Node](s, "", names[0])
+	apitest.Remove[*corev1.Node](s, "", names[0])
 	stranger := &corev1.Node{}
 	stranger.Name = names[0]
 	s.Put(stranger)

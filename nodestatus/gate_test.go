@@ -147,7 +147,7 @@ func TestANodeThatIsDeletedWhileTheGateIsClosedIsNoticed(t *testing.T) {
 		closed := &knob[error]{value: errWaiting}
 		w := start(t, s, Config{Gate: gate(closed)})
 		w.expect(1, 0, 0)
-		apitest.Delete[*corev1.Node](s, "", node1)
+		apitest.Remove[*corev1.Node](s, "", node1)
 		w.c.Resync(node1)
 		w.pass(time.Second)
 		w.expect(0, 1, 0)

@@ -105,11 +105,11 @@ func testHooks(t *testing.T, panics string) []string {
 	restore()
 	w.c.Resync(node1)
 	w.pass(time.Minute)
-	apitest.Delete[*corev1.Node](s, "", node1) // Deleted, Registered
+	apitest.Remove[*corev1.Node](s, "", node1) // Deleted, Registered
 	w.c.Resync(node1)
 	w.pass(time.Minute)
 	replacement := w.node().DeepCopy()
-	apitest.Delete[*corev1.Node](s, "", node1)
+	apitest.Remove[*corev1.Node](s, "", node1)
 	replacement.UID, replacement.ResourceVersion = "", ""
 	s.Put(replacement) // Replaced, Registered
 	w.c.Resync(node1)

@@ -45,7 +45,7 @@ func TestDeletedWhileAdoptedIdle(t *testing.T) { synctest.Test(t, testDeletedWhi
 func testDeletedWhileAdoptedIdle(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{OnDeleted: DeletedIdle})
-	apitest.Delete[*corev1.Node](s, "", node1)
+	apitest.Remove[*corev1.Node](s, "", node1)
 	w.c.Resync(node1)
 	w.pass(time.Second)
 	w.replaceAndDelete()
@@ -81,7 +81,7 @@ func testDeletedWhileAdoptedReregister(t *testing.T) {
 // replaceAndDelete replaces the Node while its status can't be written, and
 // then deletes its replacement.
 func (w *world) replaceAndDelete() {
-	apitest.Delete[*corev1.Node](w.server, "", node1)
+	apitest.Remove[*corev1.Node](w.server, "", node1)
 	w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
 	restore := w.server.Inject(apitest.Fault{Match: patches, Status: statuserr.Unavailable(0)})
 	w.c.Resync(node1)
@@ -90,7 +90,7 @@ func (w *world) replaceAndDelete() {
 		w.Errorf("the status is %+v, want failed writes of the new Node", status)
 	}
 	w.server.ResetJournal()
-	apitest.Delete[*corev1.Node](w.server, "", node1)
+	apitest.Remove[*corev1.Node](w.server, "", node1)
 	restore()
 	w.pass(time.Minute)
 }
@@ -123,7 +123,7 @@ func testRestingNodeDoesNotHoldReports(t *testing.T) {
 	restore := s.Inject(apitest.Fault{Status: statuserr.Unavailable(0)})
 	w.c.Resync("other")
 	w.pass(time.Second)
-	apitest.Delete[*corev1.Node](s, "", "other")
+	apitest.Remove[*corev1.Node](s, "", "other")
 	restore()
 	w.pass(time.Minute)
 	if status, _ := w.c.Status("other"); status.Phase != PhaseDeleted || status.Failures != 0 {
@@ -191,7 +191,7 @@ func TestAnUnregisteredNodeOwnsNothing(t *testing.T) {
 				w := start(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), OnShutdown: tc.policy})
 				w.pass(time.Minute)
 				if tc.faster {
-					apitest.Delete[*corev1.Node](s, "", node1)
+					apitest.Remove[*corev1.Node](s, "", node1)
 				}
 				if err := w.stop(); err != nil {
 					t.Errorf("Run = %v", err)

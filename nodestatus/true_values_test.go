@@ -83,7 +83,7 @@ func TestANodeThatIsCreatedAgainHasTheLastValuesOfAFailingSetter(t *testing.T) {
 		failing.set(errors.New("driver is restarting"))
 		w.pass(time.Minute)
 		old := w.node().UID
-		apitest.Delete[*corev1.Node](s, "", node1)
+		apitest.Remove[*corev1.Node](s, "", node1)
 		w.c.Resync(node1)
 		w.pass(time.Minute)
 		n := w.node()

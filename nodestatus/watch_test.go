@@ -91,7 +91,7 @@ func TestADeletionIsSeenAtOnceWithoutAnInformer(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		w := watching(t, s, Config{})
 		w.pass(time.Minute)
-		apitest.Delete[*corev1.Node](s, "", node1)
+		apitest.Remove[*corev1.Node](s, "", node1)
 		w.pass(time.Second)
 		select {
 		case <-w.done:
@@ -154,7 +154,7 @@ func TestEventsBeforeTheAnswerToTheCreationAreNotLost(t *testing.T) {
 			seen:  func(w *world) bool { return w.condition(corev1.NodeReady).Status == corev1.ConditionTrue },
 		},
 		"Deletion": {
-			other: func(s *apitest.Server) { apitest.Delete[*corev1.Node](s, "", node1) },
+			other: func(s *apitest.Server) { apitest.Remove[*corev1.Node](s, "", node1) },
 			seen:  func(w *world) bool { return apitest.Get[*corev1.Node](w.server, "", node1) != nil },
 		},
 	} {

@@ -273,7 +273,7 @@ func testEventHandler(t *testing.T) {
 		t.Errorf("the spec changes told are %q", told)
 	}
 	s.ResetJournal()
-	apitest.Delete[*corev1.Node](s, "", node1)
+	apitest.Remove[*corev1.Node](s, "", node1)
 	w.pass(time.Second)
 	if status, _ := w.c.Status(node1); status.Phase != PhaseDeleted {
 		t.Errorf("the status is %+v a second after the Node was deleted", status)
@@ -284,7 +284,7 @@ func testEventHandler(t *testing.T) {
 		t.Errorf("the status is %+v a second after somebody created the Node", status)
 	}
 	// Deleted and created within the lag of the watch.
-	apitest.Delete[*corev1.Node](s, "", node1)
+	apitest.Remove[*corev1.Node](s, "", node1)
 	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
 	w.pass(time.Second)
 	if status, _ := w.c.Status(node1); status.Phase != PhaseRegistered || status.UID != w.node().UID {

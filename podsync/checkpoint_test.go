@@ -137,7 +137,7 @@ func TestPodsStartWhileTheAPIIsAway(t *testing.T) {
 		for _, pod := range []*corev1.Pod{always, job, done, deleted, changed} {
 			w.backend.Lose(pod.UID)
 		}
-		apitest.Delete[*corev1.Pod](w.server, "default", "deleted")
+		apitest.Remove[*corev1.Pod](w.server, "default", "deleted")
 		apitest.Edit(w.server, "default", "changed", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "registry.example/app:2" })
 		back := w.away(apitest.Fault{Err: apitest.ErrConnRefused})
 		w.backend.ResetCalls()
@@ -319,7 +319,7 @@ func TestAPodThatEndsDoesNotStartOffline(t *testing.T) {
 		"deleted, and still ending": {opts: long, end: deleted},
 		"gone, and still ending": {opts: long, end: func(w *world, pod *corev1.Pod) {
 			apitest.Edit(w.server, pod.Namespace, pod.Name, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
-			apitest.Delete[*corev1.Pod](w.server, pod.Namespace, pod.Name)
+			apitest.Remove[*corev1.Pod](w.server, pod.Namespace, pod.Name)
 		}},
 		"evicted": {end: func(w *world, pod *corev1.Pod) {
 			if err := w.c.Evict(podsync.RefOf(pod), podsync.Eviction{Message: "disk"}); err != nil {
@@ -470,7 +470,7 @@ func TestARemoveThatHangsHoldsUpNoList(t *testing.T) {
 		pass(time.Minute)
 		w.crash()
 		w.backend.Lose(gone.UID)
-		apitest.Delete[*corev1.Pod](w.server, "default", "gone")
+		apitest.Remove[*corev1.Pod](w.server, "default", "gone")
 		r.setHang(true)
 		var errs []error
 		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }

@@ -533,7 +533,7 @@ func TestAPodThatIsGoneWhileTheGateIsShutIsStoppedLater(t *testing.T) {
 		pass(time.Minute)
 		closed.Store(true)
 		pass(time.Minute)
-		w.missOneEvent(func() { apitest.Delete[*corev1.Pod](w.server, "default", "a") })
+		w.missOneEvent(func() { apitest.Remove[*corev1.Pod](w.server, "default", "a") })
 		if !w.backend.Running(a.UID) {
 			t.Error("it was stopped while the gate was closed")
 		}

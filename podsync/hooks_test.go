@@ -77,7 +77,7 @@ func TestEvents(t *testing.T) {
 		}
 		pass(time.Hour)
 		expect("eviction with failing stops", "a Warning Evicted Stopping: out of memory", "a Warning FailedStop Stopping: the backend is down")
-		apitest.Delete[*corev1.Pod](w.server, "default", "a")
+		apitest.Remove[*corev1.Pod](w.server, "default", "a")
 
 		w.bind(newPod("late", func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64(1)) }))
 		pass(2 * time.Second)

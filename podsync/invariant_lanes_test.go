@@ -151,7 +151,7 @@ func TestSpontaneousEndIsReleasedWithTheObject(t *testing.T) {
 			if len(w.backend.Held()) != 1 {
 				t.Error("its logs went before the object")
 			}
-			apitest.Delete[*corev1.Pod](w.server, "default", "a")
+			apitest.Remove[*corev1.Pod](w.server, "default", "a")
 			pass(time.Minute)
 			if w.known() != 0 {
 				t.Errorf("it is %s", w.stage(pod.UID))

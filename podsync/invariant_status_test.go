@@ -238,7 +238,7 @@ func TestNothingOfThePredecessor(t *testing.T) {
 		heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch,delete"}, Latency: 4 * time.Second})
 		w.kubectlDelete("a", -1)
 		pass(6 * time.Second) // the final status of the old one is on its way
-		apitest.Delete[*corev1.Pod](w.server, "default", "a")
+		apitest.Remove[*corev1.Pod](w.server, "default", "a")
 		next := w.bind(newPod("a"))
 		w.c.Report(podsync.State{Ref: podsync.RefOf(old), Stopped: true, Status: corev1.PodStatus{Message: "old"}})
 		pass(time.Minute)
@@ -305,7 +305,7 @@ func TestFinalizersCostOneDelete(t *testing.T) {
 		w.run()
 		pass(24 * time.Hour)
 		w.expectRequests(2, 1, 0)
-		apitest.Delete[*corev1.Pod](w.server, "default", "a")
+		apitest.Remove[*corev1.Pod](w.server, "default", "a")
 		synctest.Wait()
 		if w.known() != 0 {
 			t.Error("it is not forgotten")

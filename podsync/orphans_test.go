@@ -183,7 +183,7 @@ func TestOnePodThatIsMissingIsStoppedAtOnce(t *testing.T) {
 		a := w.bind(newPod("a"))
 		w.bind(newPod("b"))
 		pass(time.Minute)
-		w.missOneEvent(func() { apitest.Delete[*corev1.Pod](w.server, "default", "a") })
+		w.missOneEvent(func() { apitest.Remove[*corev1.Pod](w.server, "default", "a") })
 		pass(5 * time.Second)
 		if w.backend.Running(a.UID) {
 			t.Error("it runs on")
@@ -281,7 +281,7 @@ func (w *world) vanish(n int) (back func()) {
 	for i := range n {
 		name := fmt.Sprint("p", i)
 		saved = append(saved, w.pod(name))
-		apitest.Delete[*corev1.Pod](w.server, "default", name)
+		apitest.Remove[*corev1.Pod](w.server, "default", name)
 	}
 	w.server.Compact()
 	blind()
@@ -325,7 +325,7 @@ func (w *world) restored(restore func(), then func()) {
 
 // replace makes another pod of the name, as a StatefulSet does.
 func (w *world) replace(name string) {
-	apitest.Delete[*corev1.Pod](w.server, "default", name)
+	apitest.Remove[*corev1.Pod](w.server, "default", name)
 	w.server.Put(newPod(name))
 }
 

@@ -37,7 +37,7 @@ func TestForeignPodStaysForeignWhenItChanges(t *testing.T) {
 			pass(time.Minute)
 			apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"at": time.Now().String()} })
 		}
-		apitest.Delete[*corev1.Pod](w.server, "default", "a")
+		apitest.Remove[*corev1.Pod](w.server, "default", "a")
 		pass(0)
 		w.expectCalls() // it is an orphan now, and the next List must verify it
 		w.expectRequests(0, 0, 0)

@@ -29,9 +29,9 @@ import (
 // A pod that is gone without a deletionTimestamp, as after a removal from etcd, had one second.
 func TestAVanishedPodHasItsGracePeriod(t *testing.T) {
 	for name, remove := range map[string]func(*world){
-		"by an event": func(w *world) { apitest.Delete[*corev1.Pod](w.server, "default", "a") },
+		"by an event": func(w *world) { apitest.Remove[*corev1.Pod](w.server, "default", "a") },
 		"by a list": func(w *world) {
-			w.missOneEvent(func() { apitest.Delete[*corev1.Pod](w.server, "default", "a") })
+			w.missOneEvent(func() { apitest.Remove[*corev1.Pod](w.server, "default", "a") })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -253,7 +253,7 @@ func TestRejectedPodDeletedAcrossARestart(t *testing.T) {
 		w.run()
 		pass(time.Minute)
 		w.expectGone("b")
-		apitest.Delete[*corev1.Pod](w.server, "default", "a")
+		apitest.Remove[*corev1.Pod](w.server, "default", "a")
 		pass(time.Minute)
 		if w.known() != 0 {
 			t.Error("a rejected pod is kept")

@@ -253,7 +253,7 @@ func TestWriteToAPodThatIsGone(t *testing.T) {
 			w.run()
 			old := w.bind(newPod("a"))
 			fresh := w.server.LagWatches(watches, 10*time.Minute)
-			apitest.Delete[*corev1.Pod](w.server, "default", "a")
+			apitest.Remove[*corev1.Pod](w.server, "default", "a")
 			if next {
 				w.bind(newPod("a"))
 			}

@@ -392,7 +392,7 @@ func (s *soaker) converge() {
 	for _, pod := range apitest.List[*corev1.Pod](s.server, "default") {
 		if len(pod.Finalizers) > 0 && pod.DeletionTimestamp != nil {
 			// As the API server does when the last finalizer goes.
-			apitest.Delete[*corev1.Pod](s.server, "default", pod.Name)
+			apitest.Remove[*corev1.Pod](s.server, "default", pod.Name)
 		}
 	}
 	pass(time.Hour)

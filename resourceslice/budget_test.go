@@ -54,7 +54,7 @@ func TestBudget(t *testing.T) {
 		r.expect("one device added", 0, 1, 0)
 
 		r.settle(time.Minute)
-		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[70].Name) })
+		r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[70].Name) })
 		r.settle(1500 * time.Millisecond)
 		r.expect("one slice deleted by another client", 1, 0, 0)
 

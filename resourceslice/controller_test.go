@@ -89,7 +89,7 @@ func TestHoldEmpty(t *testing.T) {
 
 func TestWaitsForTheNode(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.foreign(func() { apitest.Delete[*corev1.Node](r.s, "", node) })
+		r.foreign(func() { apitest.Remove[*corev1.Node](r.s, "", node) })
 		r.start()
 		r.set(pools(device(1, "a")))
 		r.settle(10 * time.Minute)
@@ -335,7 +335,7 @@ func TestAFailureAfterAWaitIsANewOne(t *testing.T) {
 		r.settle(time.Hour)
 		r.expect("an hour", 0, 0, 0)
 		fails()
-		r.foreign(func() { apitest.Delete[sliceType](r.s, "", theirs().Name) })
+		r.foreign(func() { apitest.Remove[sliceType](r.s, "", theirs().Name) })
 		r.settle(time.Minute)
 		if len(r.devices()) != 3 {
 			t.Errorf("%d devices, want 3", len(r.devices()))
@@ -541,7 +541,7 @@ func TestForeignChangesAreUndone(t *testing.T) {
 		for range 2 {
 			r.foreign(func() {
 				for _, s := range r.slices() {
-					apitest.Delete[sliceType](r.s, "", s.Name)
+					apitest.Remove[sliceType](r.s, "", s.Name)
 				}
 			})
 			r.settle(1100 * time.Millisecond)
@@ -650,7 +650,7 @@ func TestWithoutAtomicFIFO(t *testing.T) {
 		resume()
 		r.settle(time.Hour)
 		r.expect("when it does", 0, 0, 0)
-		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[3].Name) })
+		r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[3].Name) })
 		r.settle(2 * time.Second)
 		r.expect("one slice deleted", 1, 0, 0)
 		r.settle(time.Hour)

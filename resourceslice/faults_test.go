@@ -146,7 +146,7 @@ func TestADeviceIsLeftOutWithoutItsCounters(t *testing.T) {
 				r.foreign(func() {
 					for _, s := range r.slices() {
 						if len(s.Spec.SharedCounters) > 0 {
-							apitest.Delete[sliceType](r.s, "", s.Name)
+							apitest.Remove[sliceType](r.s, "", s.Name)
 						}
 					}
 				})
@@ -575,7 +575,7 @@ func TestANewSessionRepairsAFaultyPool(t *testing.T) {
 				down := r.s.Inject(apitest.Fault{Match: apitest.Match{User: r.user.Name}, Status: statuserr.New(503, metav1.StatusReasonServiceUnavailable, "down")})
 				r.s.DropWatches(apitest.Match{User: r.user.Name})
 				r.settle(5 * time.Second)
-				r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) })
+				r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[0].Name) })
 				r.settle(time.Minute)
 				down()
 				r.settle(2 * time.Minute)
@@ -825,7 +825,7 @@ func TestAForbiddenRepetitionOfALostWriteEndsAfterAMinute(t *testing.T) {
 			r.s.Inject(apitest.Fault{Match: skipping, Status: denied})
 			r.set(skipped(device(1, "a")))
 			r.settle(time.Second)
-			r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) })
+			r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[0].Name) })
 			corrected(r)
 		},
 		"an update that was carried out": func(r *rig) {
@@ -1016,7 +1016,7 @@ func TestANodeThatIsDeniedAnotherSliceOfTheNameReadsIt(t *testing.T) {
 		defer r.s.StallWatches(apitest.Match{User: r.user.Name})()
 		r.foreign(func() {
 			other := r.slices()[0].DeepCopy()
-			apitest.Delete[sliceType](r.s, "", other.Name)
+			apitest.Remove[sliceType](r.s, "", other.Name)
 			other.UID, other.ResourceVersion = "", ""
 			r.s.Put(other)
 		})
@@ -1160,7 +1160,7 @@ func TestAnErrorIsReportedAgainAfterARepair(t *testing.T) {
 		r.start()
 		r.publish(pools(device(1, "a")))
 		r.settle(time.Minute)
-		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) })
+		r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[0].Name) })
 		r.settle(time.Hour)
 		for i := range 3 {
 			undo := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Status: statuserr.Forbidden("resourceslices", "s", "policy")})

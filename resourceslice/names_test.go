@@ -224,7 +224,7 @@ func TestUpstreamUpdateDeleteRecreate(t *testing.T) {
 		r.settle(time.Minute)
 		r.publish(pools(device(1, "b")))
 		r.s.ResetJournal()
-		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) })
+		r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[0].Name) })
 		r.settle(1500 * time.Millisecond)
 		r.expect("repair", 1, 0, 0)
 		if d := r.devices()["dev-00001"]; *d.Attributes["model"].StringValue != "model-b" {

@@ -81,7 +81,7 @@ func TestClusterPoolOfANodeIsRepaired(t *testing.T) {
 		r.publish(resourceslice.Pool{Devices: tainted(200), Nodes: resourceslice.NodeSelection{AllNodes: true}})
 		r.settle(5 * time.Second)
 		r.s.ResetJournal()
-		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[1].Name) })
+		r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[1].Name) })
 		r.settle(2 * time.Second)
 		r.expect("one slice deleted", 1, 0, 0)
 	})

@@ -133,10 +133,10 @@ func TestTheOlderInstanceTakesOverFromASilentOne(t *testing.T) {
 		within  time.Duration
 	}{
 		"nothing happens":    {func(*rig) {}, 80 * time.Second},
-		"a slice is deleted": {func(r *rig) { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) }, 17 * time.Second},
+		"a slice is deleted": {func(r *rig) { apitest.Remove[sliceType](r.s, "", r.slices()[0].Name) }, 17 * time.Second},
 		"all are deleted": {func(r *rig) {
 			for _, s := range r.slices() {
-				apitest.Delete[sliceType](r.s, "", s.Name)
+				apitest.Remove[sliceType](r.s, "", s.Name)
 			}
 		}, 17 * time.Second},
 	} {
@@ -181,7 +181,7 @@ func TestATakeoverLeavesTheGenerationOfTheNewerInstance(t *testing.T) {
 		newer.s.DropWatches(apitest.Match{User: newer.user.Name})
 		for _, s := range older.slices() {
 			if s.Name != target {
-				apitest.Delete[sliceType](older.s, "", s.Name)
+				apitest.Remove[sliceType](older.s, "", s.Name)
 				break
 			}
 		}
@@ -224,7 +224,7 @@ func TestASilentInstanceThatComesBackPublishesAgain(t *testing.T) {
 func TestANewerInstanceRepairsDeletesAtOnce(t *testing.T) {
 	two(t, func(older, newer *rig) {
 		for range 3 {
-			apitest.Delete[sliceType](older.s, "", older.slices()[1].Name)
+			apitest.Remove[sliceType](older.s, "", older.slices()[1].Name)
 			older.settle(1100 * time.Millisecond)
 			older.expectModel("repair", "b")
 			older.settle(15 * time.Minute)
@@ -324,7 +324,7 @@ func TestASliceOfAnotherOwnerOrdersNoSiblings(t *testing.T) {
 		older.start()
 		older.setAll("a")
 		older.settle(time.Minute)
-		apitest.Delete[sliceType](older.s, "", theirs.Name)
+		apitest.Remove[sliceType](older.s, "", theirs.Name)
 		newer := &rig{T: older.T, s: older.s, consumer: older.consumer, user: admin}
 		newer.start()
 		newer.settle(time.Second)

@@ -125,10 +125,10 @@ func TestNodeIsCreatedAgain(t *testing.T) {
 		r.expect("first publish", 4, 0, 0)
 		var owner *corev1.Node
 		r.foreign(func() {
-			apitest.Delete[*corev1.Node](r.s, "", node)
+			apitest.Remove[*corev1.Node](r.s, "", node)
 			owner = r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}).(*corev1.Node)
 			for _, s := range r.slices() { // as the garbage collector does
-				apitest.Delete[sliceType](r.s, "", s.Name)
+				apitest.Remove[sliceType](r.s, "", s.Name)
 			}
 		})
 		r.settle(time.Minute)
@@ -160,7 +160,7 @@ func TestTheNodeIsReplacedWhileNothingIsPublished(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			r.remove(name)
 		}
-		apitest.Delete[*corev1.Node](r.s, "", node)
+		apitest.Remove[*corev1.Node](r.s, "", node)
 		r.settle(time.Second)
 		r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 		r.settle(time.Hour)
@@ -185,8 +185,8 @@ func TestOwnerOfSlicesThatAreLeft(t *testing.T) {
 		r.publish(resourceslice.Pool{Devices: tainted(200)})
 		r.s.ResetJournal()
 		r.foreign(func() {
-			apitest.Delete[*corev1.Node](r.s, "", node)
-			apitest.Delete[sliceType](r.s, "", r.slices()[0].Name)
+			apitest.Remove[*corev1.Node](r.s, "", node)
+			apitest.Remove[sliceType](r.s, "", r.slices()[0].Name)
 		})
 		r.settle(10 * time.Second)
 		r.expect("while there is no Node", 0, 0, 0)
@@ -357,7 +357,7 @@ func TestRacesAreNotErrors(t *testing.T) {
 		}
 		r.consumer.tolerate(true)
 		names := r.slices()
-		apitest.Delete[sliceType](r.s, "", names[0].Name)
+		apitest.Remove[sliceType](r.s, "", names[0].Name)
 		apitest.Edit(r.s, "", names[1].Name, func(s sliceType) { s.Labels = map[string]string{"a": "b"} })
 		r.publish(resourceslice.Pool{Devices: all})
 		if n := len(r.reported()); n != 0 {
@@ -397,7 +397,7 @@ func TestVersionRotation(t *testing.T) {
 		if n := len(r.s.Requests(apitest.Match{Verb: "update", Func: func(q apitest.Request) bool { return q.Version == "v1" }})); n != 1 {
 			t.Errorf("not back on v1: %v", r.s.Requests(apitest.Match{}))
 		}
-		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) }) // a genuine 404
+		r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[0].Name) }) // a genuine 404
 		r.settle(time.Minute)
 		if n := len(r.s.Requests(apitest.Match{Func: func(q apitest.Request) bool { return q.Version != "v1" && q.Resource == "resourceslices" }})); n != 0 {
 			t.Error("a slice that is gone was taken for a version that is gone")

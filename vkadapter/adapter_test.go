@@ -713,7 +713,7 @@ func TestTheNodeProviderDecidesAboutTheNode(t *testing.T) {
 		if got := taintsOf(n); got != "own new admin" {
 			t.Errorf("taints %q", got)
 		}
-		apitest.Delete[*corev1.Node](w.s, "", nodeName) // the taints of the template come back with it
+		apitest.Remove[*corev1.Node](w.s, "", nodeName) // the taints of the template come back with it
 		pass(15 * time.Second)
 		if n = apitest.Get[*corev1.Node](w.s, "", nodeName); n == nil || taintsOf(n) != "own new" {
 			t.Fatalf("the Node that is registered again: %v", n.Spec.Taints)

@@ -242,7 +242,7 @@ func replace(w *world, ended, down bool) {
 	if down {
 		w.kill()
 	}
-	apitest.Delete[*corev1.Pod](w.s, "default", "build")
+	apitest.Remove[*corev1.Pod](w.s, "default", "build")
 	second := w.pod("build", corev1.RestartPolicyNever)
 	if down {
 		w.start()

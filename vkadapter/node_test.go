@@ -115,8 +115,8 @@ func TestHooksOfTheProgramAreCalled(t *testing.T) {
 		if calls.of("recovered vk") != 1 {
 			t.Errorf("calls %v after an outage", calls.by)
 		}
-		apitest.Delete[*corev1.Node](s, "", "vk")
-		apitest.Delete[*coordinationv1.Lease](s, corev1.NamespaceNodeLease, "vk")
+		apitest.Remove[*corev1.Node](s, "", "vk")
+		apitest.Remove[*coordinationv1.Lease](s, corev1.NamespaceNodeLease, "vk")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if calls.of("registered vk") != 2 || calls.of("deleted vk") != 1 || apitest.Get[*corev1.Node](s, "", "vk") == nil {

@@ -201,7 +201,7 @@ func TestWildProvidersLeaveNoOrphans(t *testing.T) {
 		other := w.pod("other", corev1.RestartPolicyAlways)
 		pass(time.Minute)
 		w.kill()
-		apitest.Delete[*corev1.Pod](w.s, "default", "web")
+		apitest.Remove[*corev1.Pod](w.s, "default", "web")
 		w.start()
 		pass(10 * time.Minute)
 		w.holds("after the restart", "other")

@@ -226,7 +226,7 @@ therefore leads for up to a few seconds after its lease has expired, while anoth
 candidate may already lead. The API server's controller usually elects later than
 that.
 
-Many elections: `+"`go test -run TestServices -v .`"+` runs 200 elections on three nodes, with the
+Many elections: ` + "`go test -run TestServices -v .`" + ` runs 200 elections on three nodes, with the
 timing of kube-vip: 5, 3 and 1 s. A candidate with a SharedWatch has 1.35 goroutines and 23 kB,
 with a watch of its own 3.34 goroutines and 45 kB, and an elector of client-go 1.34 goroutines
 and 8 kB. All candidates send 200 requests a second, the electors 447. A candidate keeps its

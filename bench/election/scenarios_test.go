@@ -277,7 +277,7 @@ func deleted(w *world) []float64 {
 	time.Sleep(40 * time.Second)
 	w.phase()
 	begin := time.Now()
-	apitest.Delete[*coordinationv1.Lease](w.server, namespace, leaseName)
+	apitest.Remove[*coordinationv1.Lease](w.server, namespace, leaseName)
 	time.Sleep(time.Minute)
 	return []float64{w.twoLeaders(begin)}
 }

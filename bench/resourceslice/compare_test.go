@@ -66,7 +66,7 @@ var changes = []change{
 	}},
 	{name: "a slice deleted by others", happens: func(s *apitest.Server) {
 		all := apitest.List[*resourcev1.ResourceSlice](s, "")
-		apitest.Delete[*resourcev1.ResourceSlice](s, "", all[len(all)/2].Name)
+		apitest.Remove[*resourcev1.ResourceSlice](s, "", all[len(all)/2].Name)
 	}},
 	{name: "5 changed, one 500", devices: replace(5), happens: func(s *apitest.Server) {
 		s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Skip: 1, Times: 1, Status: statuserr.InternalError("etcd")})

@@ -224,7 +224,7 @@ func allocator(t *testing.T, rng *rand.Rand) {
 		if rng.IntN(4) == 0 { // others delete some of the slices
 			for _, slice := range apitest.List[*resourcev1.ResourceSlice](s, "") {
 				if rng.IntN(3) == 0 {
-					apitest.Delete[*resourcev1.ResourceSlice](s, "", slice.Name)
+					apitest.Remove[*resourcev1.ResourceSlice](s, "", slice.Name)
 				}
 			}
 		}

@@ -145,7 +145,7 @@ func testConfigMapSource(t *testing.T) {
 	w.fails(ErrKeyNotFound)
 	set(func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"config.yaml": "C"} })
 	w.yields("C")
-	apitest.Delete[*corev1.ConfigMap](s, "kube-system", "agent")
+	apitest.Remove[*corev1.ConfigMap](s, "kube-system", "agent")
 	w.fails(configcheckpoint.ErrSourceNotFound)
 	s.Put(agentConfig("D"))
 	w.yields("D")
@@ -291,7 +291,7 @@ func testMetadataOnlyEditIsIgnored(t *testing.T, dir string) {
 		cm.Annotations = map[string]string{"edited": "yes"}
 		cm.Data["other.yaml"] = "x"
 	})
-	apitest.Delete[*corev1.ConfigMap](s, "kube-system", "agent")
+	apitest.Remove[*corev1.ConfigMap](s, "kube-system", "agent")
 	s.Put(agentConfig("A")) // another UID, the same bytes
 	n.goes(time.Hour)
 	n.runs()
@@ -356,7 +356,7 @@ func testSourceDeletedKeepsConfig(t *testing.T, dir string) {
 	n.start()
 	n.restarts()
 	n.goes(configcheckpoint.DefaultSoak)
-	apitest.Delete[*corev1.ConfigMap](s, "kube-system", "agent")
+	apitest.Remove[*corev1.ConfigMap](s, "kube-system", "agent")
 	n.goes(24 * time.Hour)
 	n.runs()
 	n.is("A", isTrue, configcheckpoint.PhaseGood, configcheckpoint.ReasonSourceFailed)

@@ -414,8 +414,8 @@ func TestControllerRestart(t *testing.T) {
 				r.advance(3 * time.Minute)
 				r.want("holder", r.holder(), "b")
 				a.stop()
-				apitest.Delete[*coordinationv1beta1.LeaseCandidate](r.server, ctlNamespace, "b")
-				apitest.Delete[*coordinationv1.Lease](r.server, ctlNamespace, ctlLease)
+				apitest.Remove[*coordinationv1beta1.LeaseCandidate](r.server, ctlNamespace, "b")
+				apitest.Remove[*coordinationv1.Lease](r.server, ctlNamespace, ctlLease)
 				r.advance(time.Minute)
 				if r.holder() == "" {
 					r.Error("nobody leads")

@@ -115,7 +115,7 @@ func TestControllerRegressions(t *testing.T) {
 			undo := r.server.Inject(apitest.Fault{Match: watches, Err: apitest.ErrConnReset})
 			r.server.BreakWatches(watches)
 			synctest.Wait()
-			apitest.Delete[*coordinationv1.Lease](r.server, ctlNamespace, ctlLease)
+			apitest.Remove[*coordinationv1.Lease](r.server, ctlNamespace, ctlLease)
 			r.server.Compact()
 			undo()
 			r.advance(2 * time.Minute)
@@ -132,7 +132,7 @@ func TestControllerRegressions(t *testing.T) {
 				Match: apitest.Match{Verb: "patch", Resource: "leasecandidates", User: ctlUser}, Times: 1,
 				Served: func(apitest.Request) {
 					a.stop()
-					apitest.Delete[*coordinationv1beta1.LeaseCandidate](r.server, ctlNamespace, "a")
+					apitest.Remove[*coordinationv1beta1.LeaseCandidate](r.server, ctlNamespace, "a")
 					time.Sleep(time.Millisecond)
 				},
 			})

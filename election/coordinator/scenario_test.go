@@ -117,7 +117,7 @@ func TestController(t *testing.T) {
 		r.start()
 		r.stub("a", "1.19.0", "1.19.0").start()
 		r.advance(time.Minute)
-		apitest.Delete[*coordinationv1.Lease](r.server, ctlNamespace, ctlLease)
+		apitest.Remove[*coordinationv1.Lease](r.server, ctlNamespace, ctlLease)
 		r.advance(10 * time.Millisecond)
 		r.want("holder", r.holder(), "a")
 	}))

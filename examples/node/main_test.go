@@ -62,7 +62,7 @@ func TestNodeTellsTheTruth(t *testing.T) {
 			eventually(t, s, "the node to be ready again", is(corev1.ConditionTrue))
 
 			old := apitest.Get[*corev1.Node](s, "", "n1").UID
-			apitest.Delete[*corev1.Node](s, "", "n1")
+			apitest.Remove[*corev1.Node](s, "", "n1")
 			// No watch observes the Node, so the next write finds the deletion:
 			// here a write that a change of health causes.
 			if err := os.WriteFile(unhealthy, []byte("again\n"), 0o600); err != nil {
@@ -92,7 +92,7 @@ func TestExitWhenDeleted(t *testing.T) {
 	program := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.User{}),
 		"--node-name", "n1", "--unhealthy-file", unhealthy, "--sync-interval", "100ms", "--exit-when-deleted")
 	eventually(t, s, "the node to be ready", func() bool { return ready(s).Status == corev1.ConditionTrue })
-	apitest.Delete[*corev1.Node](s, "", "n1")
+	apitest.Remove[*corev1.Node](s, "", "n1")
 	if err := os.WriteFile(unhealthy, []byte("any\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -116,13 +116,13 @@ func TestANodeWithoutSignsOfLifeIsUnknown(t *testing.T) {
 		{"deleted", func(n *fakeNode) {
 			n.heartbeat(time.Now())
 			time.Sleep(71 * time.Second)
-			apitest.Delete[*corev1.Node](n.s, "", "n")
+			apitest.Remove[*corev1.Node](n.s, "", "n")
 			time.Sleep(time.Minute)
 		}, "55-75 "},
 		{"another incarnation", func(n *fakeNode) {
 			n.heartbeat(time.Now())
 			time.Sleep(48 * time.Second)
-			apitest.Delete[*corev1.Node](n.s, "", "n")
+			apitest.Remove[*corev1.Node](n.s, "", "n")
 			n.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
 			n.heartbeat(n.start)
 			time.Sleep(50 * time.Second)

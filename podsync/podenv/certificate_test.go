@@ -277,7 +277,7 @@ func TestARefusalIsReportedAndTheNextCallAsksAgain(t *testing.T) {
 				{Type: certificatesv1.PodCertificateRequestConditionTypeIssued, Status: metav1.ConditionTrue, Reason: "Signed"}}})
 		}, "no certificate"},
 		"deleted": {func(w *signingWorld, request string) {
-			apitest.Delete[*certificatesv1.PodCertificateRequest](w.server, ns, request)
+			apitest.Remove[*certificatesv1.PodCertificateRequest](w.server, ns, request)
 		}, "missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -421,7 +421,7 @@ func TestATrustBundleThatIsMadeLaterIsFound(t *testing.T) {
 		if files, err := p.Volume(t.Context(), "v"); err != nil || string(files["ca.pem"].Data) != anchor("1") {
 			t.Errorf("after: %v, %v", files, err)
 		}
-		apitest.Delete[*certificatesv1.ClusterTrustBundle](w.server, "", late.Name)
+		apitest.Remove[*certificatesv1.ClusterTrustBundle](w.server, "", late.Name)
 	}
 }
 

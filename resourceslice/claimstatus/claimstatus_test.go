@@ -386,7 +386,7 @@ func TestOnlyAllocatedDevicesGetAStatus(t *testing.T) {
 func TestAnotherClaimOfThatNameGetsNoStatus(t *testing.T) {
 	bubble(t, func(r *rig) {
 		old := r.get()
-		apitest.Delete[*resourcev1.ResourceClaim](r.s, "default", "net")
+		apitest.Remove[*resourcev1.ResourceClaim](r.s, "default", "net")
 		if _, err := r.w.Write(r.Context(), old, claimstatus.Bound(result(0), "Ready", "")); !apierrors.IsNotFound(err) {
 			r.Errorf("a claim that is gone: %v", err)
 		}

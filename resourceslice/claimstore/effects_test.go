@@ -147,7 +147,7 @@ func TestRunRestoresOnce(t *testing.T) {
 		}
 		r.mustPrepare(r.create("a", "gpu-0"), "mig-1")
 		r.mustPrepare(r.create("gone", "gpu-1"), "mig-2")
-		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", "gone")
+		apitest.Remove[*resourcev1.ResourceClaim](r.server, "ns", "gone")
 		apitest.Edit(r.server, "ns", "cut", func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = nil })
 		clear(r.hw.files)
 		r.cfg.Restore = r.hw.restore
@@ -214,7 +214,7 @@ func TestARestoreThatHangs(t *testing.T) {
 		r.mustPrepare(r.create("a", "gpu-a"), "mig-1")
 		gone := r.create("gone", "gpu-gone")
 		r.mustPrepare(gone, "mig-2")
-		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", "gone")
+		apitest.Remove[*resourcev1.ResourceClaim](r.server, "ns", "gone")
 		release := make(chan struct{})
 		r.cfg.Restore = func(ctx context.Context, claim Claim, state partition) (partition, error) {
 			if strings.HasPrefix(claim.Name, "hangs") {

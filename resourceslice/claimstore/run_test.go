@@ -133,7 +133,7 @@ func TestPermissions(t *testing.T) {
 		r.mustPrepare(r.create("stays", "gpu-0"), "mig-1")
 		r.mustPrepare(r.create("goes", "gpu-1"), "mig-2")
 		r.run()
-		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", "goes")
+		apitest.Remove[*resourcev1.ResourceClaim](r.server, "ns", "goes")
 		time.Sleep(2*DefaultInterval + time.Second)
 		if got, want := r.hw.did(), "unprepare goes Prepared mig-2"; got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -199,8 +199,8 @@ func TestAClaimThatIsGone(t *testing.T) {
 		b := r.create("b", "gpu-1")
 		r.mustPrepare(b, "mig-2")
 		r.run()
-		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", a.Name)
-		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", b.Name)
+		apitest.Remove[*resourcev1.ResourceClaim](r.server, "ns", a.Name)
+		apitest.Remove[*resourcev1.ResourceClaim](r.server, "ns", b.Name)
 		another := testClaim("b", "gpu-1")
 		another.UID = "another"
 		r.server.Put(another)
@@ -230,7 +230,7 @@ func TestTheIntervalBeginsWithTheAnswer(t *testing.T) {
 		r.cfg.Unprepare = func(ctx context.Context, claim Claim, state partition, phase Phase) error {
 			if claim.Name == slow.Name {
 				time.Sleep(DefaultInterval)
-				apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", "a")
+				apitest.Remove[*resourcev1.ResourceClaim](r.server, "ns", "a")
 			}
 			return r.hw.unprepare(ctx, claim, state, phase)
 		}
@@ -275,7 +275,7 @@ func TestAClaimThatLosesItsDevices(t *testing.T) {
 				r.server.Put(keeps)
 				r.run()
 				if lose == nil {
-					apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", a.Name)
+					apitest.Remove[*resourcev1.ResourceClaim](r.server, "ns", a.Name)
 				} else {
 					lose(a)
 					r.server.Put(a)
@@ -318,7 +318,7 @@ func TestAPreparationThatWasCutOff(t *testing.T) {
 		cutOff(gone)
 		cutOff(unused)
 		cutOff(used)
-		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", gone.Name)
+		apitest.Remove[*resourcev1.ResourceClaim](r.server, "ns", gone.Name)
 		apitest.Edit(r.server, "ns", "unused", func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = nil })
 		r.run()
 		time.Sleep(time.Hour)
@@ -354,7 +354,7 @@ func TestAnAPIServerThatIsAwayEndsNoClaim(t *testing.T) {
 	bubble(t, func(r *running) {
 		r.mustPrepare(r.create("a", "gpu-0"), "mig-1")
 		r.mustPrepare(r.create("b", "gpu-1"), "mig-2")
-		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", "a")
+		apitest.Remove[*resourcev1.ResourceClaim](r.server, "ns", "a")
 		restore := r.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
 		r.run()
 		time.Sleep(time.Hour)

@@ -191,7 +191,7 @@ func (p *Port) story(t *testing.T, side string) (stages []string) {
 		back := s.Inject(apitest.Fault{Err: apitest.ErrConnRefused}) // it writes nothing more
 		end()
 		back()
-		apitest.Delete[*corev1.Pod](s, "default", "gone")
+		apitest.Remove[*corev1.Pod](s, "default", "gone")
 		end = begin(processes[1])
 		time.Sleep(2 * time.Minute)
 		note("restarted, one deleted meanwhile")
