@@ -5,6 +5,7 @@ package metrics_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -28,6 +29,7 @@ import (
 type metric struct {
 	kind   dto.MetricType
 	labels []string // sorted
+	bounds []string // of the buckets of a histogram
 }
 
 // registered returns all metrics of a package by name.
@@ -44,6 +46,9 @@ func registered(t *testing.T, s subject) map[string]metric {
 			m.labels = append(m.labels, label.GetName())
 		}
 		slices.Sort(m.labels)
+		for _, bucket := range family.Metric[0].GetHistogram().GetBucket() {
+			m.bounds = append(m.bounds, fmt.Sprint(bucket.GetUpperBound()))
+		}
 		all[family.GetName()] = m
 	}
 	return all
@@ -137,6 +142,11 @@ func TestAlertsQueryWhatIsRegistered(t *testing.T) {
 		values["op="+string(op)] = true
 	}
 	all := allRegistered(t)
+	for _, m := range all {
+		for _, bound := range m.bounds {
+			values["le="+bound] = true
+		}
+	}
 	alerts := map[string]bool{}
 	for _, group := range readRules(t).Groups {
 		for _, rule := range group.Rules {
@@ -240,11 +250,12 @@ func problemsOf(expr string, all map[string]metric, shown map[string]bool) (prob
 	for _, match := range found {
 		name, matchers, window := match[1], match[2], match[3]
 		m, ok := all[name]
+		own := slices.Clone(everywhere)
 		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 			if base, cut := strings.CutSuffix(name, suffix); cut && !ok && all[base].kind == dto.MetricType_HISTOGRAM {
 				name, m, ok = base, all[base], true
 				if suffix == "_bucket" {
-					allowed = append(allowed, "le")
+					allowed, own = append(allowed, "le"), append(own, "le")
 				}
 			}
 		}
@@ -261,7 +272,7 @@ func problemsOf(expr string, all map[string]metric, shown map[string]bool) (prob
 		shown[name] = true
 		allowed = append(allowed, m.labels...)
 		for _, label := range labelInQuery.FindAllStringSubmatch(matchers, -1) {
-			if !slices.Contains(m.labels, label[1]) && !slices.Contains(everywhere, label[1]) {
+			if !slices.Contains(m.labels, label[1]) && !slices.Contains(own, label[1]) {
 				problems = append(problems, name+" has no label "+label[1])
 			}
 		}
@@ -291,14 +302,16 @@ func TestProblemsOf(t *testing.T) {
 		`kubewright_a_total > 0 unless kubewright_a_total offset 5m`:                    0,
 		`max_over_time(kubewright_b[1d])`:                                               0,
 		`histogram_quantile(0.99, sum by (le) (rate(kubewright_c_seconds_bucket[5m])))`: 0,
-		`sum(up)`:                                               1,
-		`rate(kubewright_z_total[5m])`:                          1,
-		`sum(kubewright_a_total)`:                               1,
-		`rate(kubewright_b[5m])`:                                1,
-		`rate(kubewright_c_seconds[5m])`:                        1,
-		`rate(kubewright_a_total{verb="get"}[5m])`:              1,
-		`sum by (verb) (rate(kubewright_a_total[5m]))`:          1,
-		`histogram_quantile(0.9, rate(kubewright_a_total[5m]))`: 1,
+		`rate(kubewright_c_seconds_bucket{le="1"}[5m])`:                                 0,
+		`rate(kubewright_a_total{le="1"}[5m])`:                                          1,
+		`sum(up)`:                                                                       1,
+		`rate(kubewright_z_total[5m])`:                                                  1,
+		`sum(kubewright_a_total)`:                                                       1,
+		`rate(kubewright_b[5m])`:                                                        1,
+		`rate(kubewright_c_seconds[5m])`:                                                1,
+		`rate(kubewright_a_total{verb="get"}[5m])`:                                      1,
+		`sum by (verb) (rate(kubewright_a_total[5m]))`:                                  1,
+		`histogram_quantile(0.9, rate(kubewright_a_total[5m]))`:                         1,
 	} {
 		if got := problemsOf(expr, all, map[string]bool{}); len(got) != want {
 			t.Errorf("%s: %q, want %d problems", expr, got, want)
