@@ -295,44 +295,55 @@ func (l *lane[T]) watch(ctx context.Context, from string, pause time.Duration, s
 		return
 	case <-time.After(pause):
 	}
-	end := sight[T]{ended: true, version: from, opened: time.Now()}
-	defer func() { send(ctx, sights, end) }()
-	stream, err := listwatch.Bounded(ctx, l.callTimeout, metav1.ListOptions{
-		FieldSelector:       fields.OneTermEqualSelector(metav1.ObjectNameField, l.name).String(),
-		ResourceVersion:     from,
+	end := sight[T]{ended: true, opened: time.Now()}
+	end.version, end.err = follow(ctx, l.client.Watch, l.callTimeout, fields.OneTermEqualSelector(metav1.ObjectNameField, l.name).String(), from, func() {
+		if from == "" {
+			send(ctx, sights, sight[T]{began: true})
+		}
+	}, func(kind watch.EventType, o T) {
+		switch {
+		case kind == watch.Bookmark:
+			send(ctx, sights, sight[T]{})
+		case o.GetName() == l.name:
+			send(ctx, sights, sight[T]{object: o, deleted: kind == watch.Deleted})
+		}
+	})
+	send(ctx, sights, end)
+}
+
+// follow opens one stream from a version, calls began, and then seen with each object. It
+// returns the version from which another stream may continue, and why the stream ended; nil
+// if the API server or ctx has ended it.
+func follow[T object](ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error), timeout time.Duration,
+	selector, version string, began func(), seen func(watch.EventType, T),
+) (string, error) {
+	stream, err := listwatch.Bounded(ctx, timeout, metav1.ListOptions{
+		FieldSelector:       selector,
+		ResourceVersion:     version,
 		AllowWatchBookmarks: true,
 		TimeoutSeconds:      ptr.To(300 + rand.Int64N(300)),
-	}, l.client.Watch)
+	}, open)
 	if err != nil {
-		end.err = err
-		return
+		return version, err
 	}
 	defer stream.Stop()
-	if from == "" {
-		send(ctx, sights, sight[T]{began: true})
-	}
+	began()
 	for {
 		var event watch.Event
 		select {
 		case <-ctx.Done():
-			return
+			return version, nil
 		case event = <-stream.ResultChan(): // the zero Event after its end
 		}
 		if event.Type == watch.Error {
-			end.err = fmt.Errorf("election: watch: %w", apierrors.FromObject(event.Object))
-			return
+			return version, fmt.Errorf("election: watch: %w", apierrors.FromObject(event.Object))
 		}
 		o, ok := event.Object.(T)
 		if !ok {
-			return
+			return version, nil
 		}
-		end.version = o.GetResourceVersion()
-		switch {
-		case event.Type == watch.Bookmark:
-			send(ctx, sights, sight[T]{})
-		case o.GetName() == l.name:
-			send(ctx, sights, sight[T]{object: o, deleted: event.Type == watch.Deleted})
-		}
+		version = o.GetResourceVersion()
+		seen(event.Type, o)
 	}
 }
 

@@ -5,7 +5,6 @@ package election
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -13,17 +12,14 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/election/internal/machine"
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/lifecycle"
-	"github.com/kubewright/kubewright/internal/listwatch"
 )
 
 // A SharedWatch is one watch of all Leases of a namespace, for the candidates of a process
@@ -252,7 +248,22 @@ func (w *SharedWatch) run(ctx context.Context, f *feed) {
 		case <-time.After(pause):
 		}
 		opened := time.Now()
-		err := w.stream(ctx, f, &version)
+		var err error
+		version, err = follow(ctx, w.leases.Watch, DefaultCallTimeout, "", version, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			f.begin(version == "")
+		}, func(kind watch.EventType, lease *coordinationv1.Lease) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			switch {
+			case ctx.Err() != nil:
+			case kind == watch.Bookmark:
+				f.all(sight[*coordinationv1.Lease]{})
+			default:
+				f.observe(lease, kind == watch.Deleted)
+			}
+		})
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -279,47 +290,5 @@ func (w *SharedWatch) run(ctx context.Context, f *feed) {
 				w.mu.Unlock()
 			}
 		}
-	}
-}
-
-// stream passes on the events of one stream, from *version on, which it moves. It returns
-// why the stream ended.
-func (w *SharedWatch) stream(ctx context.Context, f *feed, version *string) error {
-	stream, err := listwatch.Bounded(ctx, DefaultCallTimeout, metav1.ListOptions{
-		ResourceVersion:     *version,
-		AllowWatchBookmarks: true,
-		TimeoutSeconds:      ptr.To(300 + rand.Int64N(300)),
-	}, w.leases.Watch)
-	if err != nil {
-		return err
-	}
-	defer stream.Stop()
-	w.mu.Lock()
-	f.begin(*version == "")
-	w.mu.Unlock()
-	for {
-		var event watch.Event
-		select {
-		case <-ctx.Done():
-			return nil
-		case event = <-stream.ResultChan(): // the zero Event after its end
-		}
-		if event.Type == watch.Error {
-			return fmt.Errorf("election: watch: %w", apierrors.FromObject(event.Object))
-		}
-		lease, ok := event.Object.(*coordinationv1.Lease)
-		if !ok {
-			return nil
-		}
-		*version = lease.ResourceVersion
-		w.mu.Lock()
-		switch {
-		case ctx.Err() != nil:
-		case event.Type == watch.Bookmark:
-			f.all(sight[*coordinationv1.Lease]{})
-		default:
-			f.observe(lease, event.Type == watch.Deleted)
-		}
-		w.mu.Unlock()
 	}
 }

@@ -139,7 +139,7 @@ func (o *observer) starts(t *entry, before *corev1.PodStatus) {
 	}
 	record := func(fieldPath string, before, after []corev1.ContainerStatus) {
 		known := make(map[string]*corev1.ContainerStatus, len(before))
-		for i := range before {
+		for i := len(before) - 1; i >= 0; i-- { // the first one of a name counts
 			known[before[i].Name] = &before[i]
 		}
 		for i := range after {

@@ -239,10 +239,11 @@ func (t *State) endedBy(report *corev1.PodStatus) bool {
 	})
 }
 
-// placesOf returns the places of containers in a list, by name.
+// placesOf returns the places of containers in a list, by name: the first one, if a provider
+// has reported a name twice.
 func placesOf(list []corev1.ContainerStatus) map[string]int {
 	places := make(map[string]int, len(list))
-	for i := range list {
+	for i := len(list) - 1; i >= 0; i-- {
 		places[list[i].Name] = i
 	}
 	return places
