@@ -70,7 +70,7 @@ func New(cfg Config) (*Controller, error) {
 	c.functions = functions{template: cfg.Template, setters: cfg.Setters, checks: cfg.HealthChecks, fields: fieldsOf(&cfg), wake: c.Trigger}
 	c.report = reporter{cfg: &c.cfg, seed: c.rules.Seed, ready: lifecycle.NewReady(cfg.Name)}
 	c.queue = callqueue.New(cfg.Workers, c.act)
-	c.gates = gates{allows: gatesOf(&cfg), report: &c.report, room: callback.Room[struct{}]{Name: "Gate", Limit: gateLimit, Patience: gatePatience, Fresh: true, Late: c.queue.Add}}
+	c.gates = gates{allows: gatesOf(&cfg), report: &c.report, room: callback.Room[struct{}]{Name: "Gate", Limit: callback.GateLimit, Patience: gatePatience, Fresh: true, Late: c.queue.Add}}
 	c.clock.bug = c.impossible
 	// Rounds that did not come round for so long mean that something is stuck.
 	c.progress = lifecycle.NewProgress(cfg.Name, c.patience())

@@ -139,12 +139,8 @@ func (f *functions) run(ctx context.Context, n *node, i int, wait time.Duration,
 	return after, err
 }
 
-const (
-	// gateLimit is the time after which a gate that has not answered counts as closed.
-	gateLimit = 2500 * time.Millisecond
-	// gatePatience is the time that a worker waits for a gate.
-	gatePatience = 50 * time.Millisecond
-)
+// gatePatience is the time that a worker waits for a gate.
+const gatePatience = 50 * time.Millisecond
 
 // gates ask Config.Gate. A round waits for the answer without a worker. A worker that is
 // about to send a request does not wait for long: when the answer is there, the node is

@@ -67,7 +67,7 @@ func New(cfg Config) (*Controller, error) {
 	c.observer = &observer{pods: c.pods, handler: cfg.ErrorHandler, warnings: cfg.EventRecorder, containers: cfg.ContainerEvents}
 	c.observer.hooks = c.observer.containHooks(cfg.Hooks)
 	c.gates = &gates{pods: c.pods, gate: cfg.Gate, nodeName: cfg.NodeName, handler: cfg.ErrorHandler, wanted: make(chan struct{}, 1), nodes: map[string]*gatedNode{}}
-	c.gates.room = callback.Room[struct{}]{Name: "Gate", Limit: gateLimit, Late: func(string) { wake(c.gates.wanted) }}
+	c.gates.room = callback.Room[struct{}]{Name: "Gate", Limit: callback.GateLimit, Late: func(string) { wake(c.gates.wanted) }}
 	c.reports = &reports{pods: c.pods, gates: c.gates, observer: c.observer, prints: prints, early: map[types.UID]early{}}
 	c.records = &records{
 		pods: c.pods, reports: c.reports, checkpoint: cfg.Checkpoint, nodeName: cfg.NodeName, handler: cfg.ErrorHandler,

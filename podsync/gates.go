@@ -19,12 +19,8 @@ import (
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
-const (
-	// gateRetry is the time between two calls of a gate that said no.
-	gateRetry = time.Second
-	// gateLimit is the time after which a gate that has not answered counts as closed.
-	gateLimit = 2500 * time.Millisecond
-)
+// gateRetry is the time between two calls of a gate that said no.
+const gateRetry = time.Second
 
 // A gateState is the last answer of Config.Gate for a node.
 type gateState uint8
@@ -96,7 +92,7 @@ func (g *gates) get(node string) *gatedNode {
 	return n
 }
 
-// ask calls Config.Gate, and waits for the answer for as long as gateLimit. ctx must be one of
+// ask calls Config.Gate, and waits for the answer for as long as callback.GateLimit. ctx must be one of
 // runState, because a call that hangs outlives the one that asks.
 func (g *gates) ask(ctx context.Context, node string) error {
 	if g.gate == nil {
@@ -162,7 +158,7 @@ func (g *gates) prune() {
 }
 
 // askAll asks the gates that are not open, or all of them, side by side: one that hangs delays
-// the others by gateLimit at most. It reports whether one is closed.
+// the others by callback.GateLimit at most. It reports whether one is closed.
 func (g *gates) askAll(ctx context.Context, openToo bool) bool {
 	g.pods.mu.Lock()
 	var nodes []string

@@ -56,6 +56,10 @@ func Failed(err error) bool {
 	return late || panicked
 }
 
+// GateLimit is the Limit of gates that do not belong to a lease: after it, one that has not
+// answered counts as closed. With the default Duration it is that of a lease's gate, too.
+const GateLimit = 2500 * time.Millisecond
+
 // A Room calls a function about many subjects; see the package comment for the contract.
 // Its fields must not change after the first call. All methods may be called by any number
 // of goroutines.
