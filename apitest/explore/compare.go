@@ -15,7 +15,9 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -29,6 +31,13 @@ var (
 
 // editedKey is the annotation of the edit fault. The comparison ignores it.
 const editedKey = "explore.test/edited"
+
+// isHistory reports whether an object only tells what was: a ReplicaSet without replicas that its
+// controller keeps for a roll-back. It is gone for good with its controller, or alone.
+func isHistory(obj apiruntime.Object) bool {
+	rs, ok := obj.(*appsv1.ReplicaSet)
+	return ok && rs.Spec.Replicas != nil && *rs.Spec.Replicas == 0 && rs.Status.Replicas == 0 && metav1.GetControllerOf(rs) != nil
+}
 
 // normalized returns objects of a server in a form that can be compared between
 // runs, by "Kind ns/name". Objects with generated names are collected under the prefix.
@@ -62,7 +71,7 @@ func normalized(objects []apiruntime.Object, ignore []string) map[string]any {
 			continue
 		}
 		kind := obj.GetObjectKind().GroupVersionKind().Kind
-		if slices.Contains(ignore, kind) {
+		if slices.Contains(ignore, kind) || isHistory(obj) {
 			continue
 		}
 		n.generation = m.GetGeneration()

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,6 +46,8 @@ func ends(t *testing.T, ignore []string, x, y []metav1.Object) []string {
 			case *corev1.Pod:
 				s.Put(o)
 			case *coordinationv1.Lease:
+				s.Put(o)
+			case *appsv1.ReplicaSet:
 				s.Put(o)
 			}
 		}
@@ -100,6 +103,14 @@ func TestDifferences(t *testing.T) {
 		}
 		return append(all, config("pods", keys, nil)...)
 	}
+	replicas := func(n int32, owners ...metav1.OwnerReference) []metav1.Object {
+		labels := map[string]string{"app": "r"}
+		return []metav1.Object{&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "r", OwnerReferences: owners}, Spec: appsv1.ReplicaSetSpec{
+			Replicas: &n, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+		}}}
+	}
+	deployment := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d", UID: "u", Controller: new(true)}
 	uids := func(numbers ...int) map[string]string {
 		keys := map[string]string{}
 		for i, n := range numbers {
@@ -132,6 +143,9 @@ func TestDifferences(t *testing.T) {
 		"lease times":                          {lease(now, "a", 1), lease(later, "a", 7), nil, ""},
 		"lease holder":                         {lease(now, "a", 1), lease(now, "b", 1), nil, ".spec.holderIdentity"},
 		"order of a map":                       {pod("A", "B"), pod("B", "A"), nil, ""},
+		"a former revision":                    {replicas(0, deployment), nil, nil, ""},
+		"a current revision":                   {replicas(1, deployment), replicas(0, deployment), nil, "ReplicaSet default/r: does not exist"},
+		"a ReplicaSet of its own":              {replicas(0), nil, nil, "ReplicaSet default/r: does not exist"},
 		"a condition less":                     {pod("A", "B"), pod("B"), nil, ".status.conditions"},
 	} {
 		t.Run(name, func(t *testing.T) {

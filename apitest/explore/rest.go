@@ -169,7 +169,7 @@ func (w *World) owned(obj metav1.Object) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r, ok := obj.(runtime.Object)
-	once := ok && (slices.Contains(w.cfg.Once, r.GetObjectKind().GroupVersionKind().Kind) || slices.Contains(w.cfg.Once, objectName(r)))
+	once := ok && (slices.Contains(w.cfg.Once, r.GetObjectKind().GroupVersionKind().Kind) || slices.Contains(w.cfg.Once, objectName(r)) || isHistory(r))
 	return w.history.made[obj.GetUID()] && metav1.GetControllerOf(obj) != nil && !once
 }
 
