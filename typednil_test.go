@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/client-go/kubernetes"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
@@ -70,7 +69,7 @@ func TestATypedNilIsNotSet(t *testing.T) {
 			return err
 		},
 		"resourceslice: Client": func() error {
-			_, err := resourceslice.New(resourceslice.Config{Client: (*kubernetes.Clientset)(nil)})
+			_, err := resourceslice.New(resourceslice.Config{Client: (*resourcev1client.ResourceV1Client)(nil)})
 			return err
 		},
 		"configcheckpoint: Source": func() error {

@@ -12,7 +12,6 @@ import (
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
-	resourcev1beta2client "k8s.io/client-go/kubernetes/typed/resource/v1beta2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/nodename"
@@ -40,23 +39,14 @@ const (
 	callTimeout = 10 * time.Second
 )
 
-// Client is the part of a clientset that the controller uses; any
-// kubernetes.Interface is one. The controller calls only the version that the
-// API server serves. The rate limit should be off (rest.Config.QPS -1) or at least 50
-// a second, because with client-go's default of 5 the first publish of 10,000 devices
-// takes half a minute. The client should use protobuf, the default of a clientset.
-type Client interface {
-	// ResourceV1 and ResourceV1beta2 are the methods of a clientset, one for
-	// each version of the API.
-	ResourceV1() resourcev1client.ResourceV1Interface
-	ResourceV1beta2() resourcev1beta2client.ResourceV1beta2Interface
-}
-
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
-	// Required. Client reads and writes ResourceSlices.
-	Client Client
+	// Required. Client reads and writes ResourceSlices. clientset.ResourceV1() is one. Its
+	// rate limit should be off (rest.Config.QPS -1) or at least 50 a second, because with
+	// client-go's default of 5 the first publish of 10,000 devices takes half a minute. It
+	// should use protobuf, the default of a clientset.
+	Client resourcev1client.ResourceSlicesGetter
 	// Required, unless every pool has a NodeSelection. NodeName is the node
 	// whose devices are published. A controller without a node publishes pools of
 	// the cluster. Only one such controller may run, so it usually needs a leader
@@ -120,7 +110,7 @@ type Config struct {
 func (cfg *Config) complete() error {
 	var problems []error
 	if lifecycle.IsNil(cfg.Client) {
-		problems = append(problems, field.Required(field.NewPath("Client"), "for example a clientset"))
+		problems = append(problems, field.Required(field.NewPath("Client"), "for example clientset.ResourceV1()"))
 	}
 	if cfg.NodeName != "" && cfg.Owner == nil {
 		problems = append(problems, field.Required(field.NewPath("Owner"), "slices of a node must go away with it"))

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	resourcev1 "k8s.io/api/resource/v1"
-	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -91,10 +90,6 @@ var trips = map[string]func(*resourcev1.ResourceSlice) *resourcev1.ResourceSlice
 	"protobuf": protobuf,
 	"the API server": func(s *resourcev1.ResourceSlice) *resourcev1.ResourceSlice { // which stores what it has decoded
 		return protobuf(protobuf(s))
-	},
-	"v1beta2": func(s *resourcev1.ResourceSlice) *resourcev1.ResourceSlice {
-		old := decoded(s, &resourcev1beta2.ResourceSlice{}, json.Marshal, json.Unmarshal)
-		return decoded(old, &resourcev1.ResourceSlice{}, json.Marshal, json.Unmarshal)
 	},
 }
 

@@ -16,6 +16,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -24,7 +25,6 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 	"github.com/kubewright/kubewright/resourceslice/internal/validation"
-	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
 // fieldManagerPrefix and Config.Name are the field manager of writes.
@@ -37,7 +37,7 @@ type Controller struct {
 	cfg      Config
 	checked  func(error) // for tests: called with the Check of each pool's state
 	hasher   hasher
-	versions []versions.Version
+	client   resourcev1client.ResourceSliceInterface
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
@@ -70,7 +70,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg:      cfg,
 		self:     core.Instance{Manager: fieldManagerPrefix + cfg.Name, At: time.Now().UnixMilli(), ID: fmt.Sprintf("%08x", rand.Uint32())},
 		hasher:   newHasher(),
-		versions: versions.All(cfg.Client.ResourceV1(), cfg.Client.ResourceV1beta2(), fieldManagerPrefix+cfg.Name),
+		client:   cfg.Client.ResourceSlices(),
 		ready:    lifecycle.NewReady(cfg.Name),
 		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*callTimeout),
 		tokens:   make(chan struct{}, concurrency),

@@ -107,7 +107,7 @@ func TestWaitsForTheNode(t *testing.T) {
 
 func TestClusterPools(t *testing.T) {
 	bubble(t, func(r *rig) {
-		cfg := resourceslice.Config{Client: r.s.Client(apitest.User{})}
+		cfg := resourceslice.Config{Client: r.s.Client(apitest.User{}).ResourceV1()}
 		c, err := resourceslice.New(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -304,7 +304,7 @@ func TestAClusterPoolOfAnotherOwner(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.foreign(func() { r.s.Put(theirs()) })
 		r.start(func(cfg *resourceslice.Config) {
-			cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{})
+			cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{}).ResourceV1()
 			cfg.Owner = func(context.Context) (metav1.OwnerReference, error) {
 				return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "mine", UID: "u2"}, nil
 			}
@@ -322,7 +322,9 @@ func TestAClusterPoolOfAnotherOwner(t *testing.T) {
 // hour, and one after that. Nothing has failed for an hour.
 func TestAFailureAfterAWaitIsANewOne(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.start(func(cfg *resourceslice.Config) { cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{}) })
+		r.start(func(cfg *resourceslice.Config) {
+			cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{}).ResourceV1()
+		})
 		fails := func() {
 			r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "resourceslices"}, Times: 1, Status: statuserr.Unauthorized()})
 		}
@@ -403,7 +405,7 @@ func TestWebhookThatMeddles(t *testing.T) {
 			rc := r.s.Config(r.user)
 			rc.ContentType = "application/json"
 			rc.Wrap(func(rt http.RoundTripper) http.RoundTripper { return meddler{rt} })
-			cfg.Client, cfg.Labels = kubernetes.NewForConfigOrDie(rc), map[string]string{"ours": "y"}
+			cfg.Client, cfg.Labels = kubernetes.NewForConfigOrDie(rc).ResourceV1(), map[string]string{"ours": "y"}
 		})
 		r.set(pools(device(1, "a")))
 		r.settle(time.Hour)

@@ -10,7 +10,7 @@
 // Pass all devices of a pool to [Controller.Set], as often as you like:
 //
 //	c, err := resourceslice.New(resourceslice.Config{
-//		Client:   clientset,
+//		Client:   clientset.ResourceV1(),
 //		NodeName: nodeName,
 //		Owner:    resourceslice.NodeOwner(clientset.CoreV1().Nodes(), nodeName),
 //	})
@@ -72,8 +72,8 @@
 //     server, and if Set changes it.
 //   - If a permission is missing, a *ForbiddenError is reported. The controller tries
 //     again every minute.
-//   - If no version of the API is served, an *UnavailableError is reported. The API may
-//     come back in another version.
+//   - If ResourceSlices are not served, an *UnavailableError is reported. The controller
+//     asks again until they are.
 //   - Other errors are retried with backoff or after a Set, and reported after 30 s.
 //   - A write without an answer is repeated until it is answered, before any other write.
 //     For a minute a refusal does not count as the answer, because the first attempt may
@@ -84,8 +84,7 @@
 //
 // # Compatibility
 //
-// The package needs resource.k8s.io/v1 or v1beta2 (Kubernetes 1.33). Counter sets need v1
-// as of 1.35. If a node's controller publishes a pool of the cluster, it watches only
+// The package needs resource.k8s.io/v1 (Kubernetes 1.34). Counter sets need v1 as of 1.35. If a node's controller publishes a pool of the cluster, it watches only
 // that pool if the API server has version 1.37 or newer. With older ones it watches all
 // pools of the driver. Set checks the limits of 1.37. An API server with lower limits
 // refuses the device.

@@ -131,15 +131,12 @@ func (e *ContendedError) Error() string {
 	return fmt.Sprintf("resourceslice: pool %s was changed by %s and repaired %d times lately, the next repair comes after %v", e.Pool, by, e.Repairs, e.Next)
 }
 
-// An UnavailableError means that the API server serves no version of ResourceSlice
-// that this package supports. The controller keeps asking, initially every 30
-// seconds and finally every five minutes.
-type UnavailableError struct {
-	// Versions are the supported versions, newest first.
-	Versions []string
-}
+// An UnavailableError means that the API server does not serve ResourceSlices of
+// resource.k8s.io/v1. The controller keeps asking, initially every 30 seconds and finally
+// every five minutes.
+type UnavailableError struct{}
 
 // Error implements error.
 func (e *UnavailableError) Error() string {
-	return "resourceslice: the API server serves no ResourceSlice in resource.k8s.io/" + strings.Join(e.Versions, ", ")
+	return "resourceslice: the API server does not serve ResourceSlices of resource.k8s.io/v1"
 }

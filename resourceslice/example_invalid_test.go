@@ -17,7 +17,7 @@ import (
 
 // Set refuses a pool that the API server would refuse, and names every field.
 func ExampleController_Set_invalid() {
-	c, err := resourceslice.New(resourceslice.Config{Client: apitest.New(apitest.Options{}).Client(apitest.User{})})
+	c, err := resourceslice.New(resourceslice.Config{Client: apitest.New(apitest.Options{}).Client(apitest.User{}).ResourceV1()})
 	if err != nil {
 		fmt.Println(err)
 		return

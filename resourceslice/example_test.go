@@ -22,7 +22,7 @@ func Example() {
 	clientset := server.Client(apitest.NodeUser("node-1"))
 
 	c, err := resourceslice.New(resourceslice.Config{
-		Client:   clientset,
+		Client:   clientset.ResourceV1(),
 		NodeName: "node-1",
 		Owner:    resourceslice.NodeOwner(clientset.CoreV1().Nodes(), "node-1"),
 	})

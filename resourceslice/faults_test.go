@@ -18,7 +18,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -274,7 +273,7 @@ func restoreFromBackup(r *rig, then string) {
 		r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
 	}
 	r.start(func(cfg *resourceslice.Config) {
-		cfg.Client, cfg.Owner = cs, resourceslice.NodeOwner(cs.CoreV1().Nodes(), node)
+		cfg.Client, cfg.Owner = cs.ResourceV1(), resourceslice.NodeOwner(cs.CoreV1().Nodes(), node)
 	})
 	r.publish(pools(device(1, "a"), device(2, "a")))
 	old := r.slices()[0].DeepCopy()
@@ -557,8 +556,8 @@ func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {
 	}
 }
 
-// TestANewSessionRepairsAFaultyPool: another client deletes a slice while no version of
-// the API is watched, so there is no event. A pool with refused content would be
+// TestANewSessionRepairsAFaultyPool: another client deletes a slice while
+// ResourceSlices are not served, so there is no event. A pool with refused content would be
 // reconciled an hour later.
 func TestANewSessionRepairsAFaultyPool(t *testing.T) {
 	for _, faulty := range []bool{false, true} {
@@ -571,12 +570,12 @@ func TestANewSessionRepairsAFaultyPool(t *testing.T) {
 				r.set(pools(device(1, "a"), device(2, "b")))
 				r.settle(10 * time.Minute)
 				r.s.Serve(resourcev1.SchemeGroupVersion, false)
-				r.s.Serve(resourcev1beta2.SchemeGroupVersion, true)
 				down := r.s.Inject(apitest.Fault{Match: apitest.Match{User: r.user.Name}, Status: statuserr.New(503, metav1.StatusReasonServiceUnavailable, "down")})
 				r.s.DropWatches(apitest.Match{User: r.user.Name})
 				r.settle(5 * time.Second)
 				r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[0].Name) })
 				r.settle(time.Minute)
+				r.s.Serve(resourcev1.SchemeGroupVersion, true)
 				down()
 				r.settle(2 * time.Minute)
 				if n := len(r.slices()); n != 1 {
@@ -1468,8 +1467,9 @@ func TestAClusterPoolThatCantBeListedAnyLongerIsNotPublishedTwice(t *testing.T) 
 			Status: statuserr.Forbidden("resourceslices", "", "no"),
 		})
 		r.s.Serve(resourcev1.SchemeGroupVersion, false)
-		r.s.Serve(resourcev1beta2.SchemeGroupVersion, true)
 		r.s.DropWatches(apitest.Match{User: admin.Name})
+		r.settle(time.Minute)
+		r.s.Serve(resourcev1.SchemeGroupVersion, true)
 		r.settle(5 * time.Minute) // a new session begins
 		r.set(resourceslice.Pool{Devices: devices(3)})
 		r.settle(10 * time.Minute)
@@ -1547,7 +1547,7 @@ func TestSetAllInTheCluster(t *testing.T) {
 				r.there(everywhere("s4", driver, "of-a-node"))
 				r.consumer.remove()
 				r.start(func(cfg *resourceslice.Config) {
-					cfg.NodeName, cfg.Owner, cfg.Client = "", tc.owner, r.s.Client(apitest.User{})
+					cfg.NodeName, cfg.Owner, cfg.Client = "", tc.owner, r.s.Client(apitest.User{}).ResourceV1()
 				})
 				all := resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}}
 				if err := r.c.SetAll(driver, map[string]resourceslice.Pool{"new": all}); err != nil {
@@ -1589,7 +1589,7 @@ func TestARenamedDriverRemovesItsFormerPools(t *testing.T) {
 					}
 					r.start(func(cfg *resourceslice.Config) {
 						if cfg.Driver = driver; inCluster {
-							cfg.NodeName, cfg.Owner, cfg.Client = "", nil, r.s.Client(apitest.User{})
+							cfg.NodeName, cfg.Owner, cfg.Client = "", nil, r.s.Client(apitest.User{}).ResourceV1()
 						}
 					})
 					if err := r.c.Set(former, pools(device(1, "a"))); err == nil {

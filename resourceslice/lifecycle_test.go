@@ -23,7 +23,7 @@ func TestLifecycle(t *testing.T) {
 			s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 			cs := s.Client(apitest.NodeUser(name))
 			c, err := resourceslice.New(resourceslice.Config{
-				Client: cs, NodeName: name, Owner: resourceslice.NodeOwner(cs.CoreV1().Nodes(), name),
+				Client: cs.ResourceV1(), NodeName: name, Owner: resourceslice.NodeOwner(cs.CoreV1().Nodes(), name),
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -16,14 +16,12 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
-	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
 const (
@@ -188,12 +186,6 @@ func (j *job) plan() (*plan, result) {
 	if j.want == nil {
 		return j.planRemoval()
 	}
-	if j.s.version.Name != versions.Names[0] && len(j.want.sets) > 0 {
-		// Before v1, counter sets stood in the slices of their devices.
-		j.permanent(&InvalidError{Pool: j.p.id, Err: field.Forbidden(field.NewPath("sharedCounters"),
-			fmt.Sprintf("needs resource.k8s.io/v1, the API server has %s only", j.s.version.Name))})
-		return nil, result{verdict: done}
-	}
 	if wait := time.Until(j.setAt.Add(j.c.cfg.HoldEmpty)); wait > 0 && len(j.want.devices) == 0 &&
 		slices.ContainsFunc(j.live, func(rec *record) bool { return rec.has(false) }) {
 		return nil, waitFor(wait, core.Holding)
@@ -328,7 +320,7 @@ func (j *job) ask(above core.Instance, of []*record) error {
 		metav1.SetMetaDataAnnotation(&slice.ObjectMeta, instanceAnnotation, self.String())
 		req := &request{slice: slice, verb: "update", name: slice.Name}
 		err = j.call(req, func(ctx context.Context) (err error) {
-			slice, err = j.s.version.Write(ctx, slice, false)
+			slice, err = j.c.put(ctx, slice, false)
 			return err
 		})
 		if err != nil {

@@ -208,7 +208,7 @@ func TestOneTaintTwice(t *testing.T) {
 func TestReadyBeforeTheFirstPool(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start(func(cfg *resourceslice.Config) {
-			cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.User{})
+			cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.User{}).ResourceV1()
 		})
 		<-r.c.Ready().Done()
 	})

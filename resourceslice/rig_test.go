@@ -82,7 +82,7 @@ func (r *rig) config() resourceslice.Config {
 	}
 	cs := r.s.Client(r.user)
 	return resourceslice.Config{
-		Client: cs, NodeName: node, Owner: resourceslice.NodeOwner(cs.CoreV1().Nodes(), node),
+		Client: cs.ResourceV1(), NodeName: node, Owner: resourceslice.NodeOwner(cs.CoreV1().Nodes(), node),
 		ErrorHandler: func(_ context.Context, err error, _ string) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

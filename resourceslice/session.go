@@ -14,9 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
@@ -24,14 +22,11 @@ import (
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/callback"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
-	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
 const (
 	// beatInterval is the time between two reports of progress of the main loop.
 	beatInterval = 15 * time.Second
-	// upgradeInterval is the time between two searches for a newer version of the API.
-	upgradeInterval = time.Hour
 	// reportAfter is the time that the API must fail before that is reported.
 	reportAfter = 30 * time.Second
 	// shortestWatch is the shortest time for which client-go asks for a watch. A
@@ -41,17 +36,16 @@ const (
 	keepGone = 10 * time.Minute
 )
 
-// unavailableBackoff is for an API server that serves no version at all.
+// unavailableBackoff is for an API server that does not serve ResourceSlices.
 var unavailableBackoff = backoff.Policy{Base: 30 * time.Second, Cap: 5 * time.Minute}
 
 // youngBackoff is for sessions that end before shortestWatch, for example because a
 // proxy serves the list and not the watch.
 var youngBackoff = backoff.Policy{Base: time.Second, Cap: 5 * time.Minute}
 
-// session is the time during which one version of the API is used.
+// session is a time during which the API server serves ResourceSlices.
 type session struct {
 	c       *Controller
-	version versions.Version
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wake    chan struct{} // work for run
@@ -66,23 +60,20 @@ type session struct {
 	owning apierr.Streak
 
 	noPool  atomic.Bool   // the API server can't select by the name of a pool
-	known   atomic.Bool   // a mirror has synced: the version is served
-	gone    atomic.Bool   // the version is not served
+	known   atomic.Bool   // a mirror has synced: ResourceSlices are served
+	gone    atomic.Bool   // they are not served
 	trusted atomic.Uint32 // restrictions that the API server stores
 
 	mu     sync.Mutex // of failed
 	streak apierr.Streak
 }
 
-// serve runs sessions with the newest version that is served until ctx is done.
+// serve runs sessions until ctx is done.
 func (c *Controller) serve(ctx context.Context) {
 	var streak apierr.Streak
 	failures, young := 0, 0 // sessions without a list, and sessions that ended early
-	for next := 0; ctx.Err() == nil; {
-		s := &session{
-			c: c, version: c.versions[next], wake: make(chan struct{}, 1),
-			orphans: map[string][]*record{},
-		}
+	for ctx.Err() == nil {
+		s := &session{c: c, wake: make(chan struct{}, 1), orphans: map[string][]*record{}}
 		s.ctx, s.cancel = context.WithCancel(ctx)
 		c.mu.Lock()
 		c.session = s
@@ -97,14 +88,11 @@ func (c *Controller) serve(ctx context.Context) {
 			if young++; time.Since(begin) >= shortestWatch {
 				young = 0
 			}
-			next, failures, streak = 0, 0, apierr.Streak{}
+			failures, streak = 0, apierr.Streak{}
 			c.idle(ctx, youngBackoff.Delay(young))
-		case next+1 < len(c.versions):
-			next++
 		default:
-			next = 0
 			failures++
-			streak.Fail(ctx, c.cfg.ErrorHandler, &UnavailableError{Versions: versions.Names}, "ResourceSlices are not served")
+			streak.Fail(ctx, c.cfg.ErrorHandler, &UnavailableError{}, "ResourceSlices are not served")
 			c.idle(ctx, unavailableBackoff.Delay(failures))
 		}
 	}
@@ -118,15 +106,13 @@ func (c *Controller) idle(ctx context.Context, d time.Duration) {
 	})
 }
 
-// run watches until the version is gone, ctx is done, or it is time to try the
-// newest version again.
+// run watches until the API server no longer serves ResourceSlices, or ctx is done.
 func (s *session) run() {
 	defer s.mirrors.Wait()
 	defer s.cancel()
 	beat := time.NewTicker(beatInterval)
 	defer beat.Stop()
-	begin, isNewest := time.Now(), s.version.Name == versions.Names[0]
-	for s.ctx.Err() == nil && !s.gone.Load() && (isNewest || time.Since(begin) < upgradeInterval) {
+	for s.ctx.Err() == nil && !s.gone.Load() {
 		s.c.purge()
 		s.watch()
 		s.removeUnnamed()
@@ -171,7 +157,7 @@ func (s *session) watch() {
 }
 
 func (s *session) mirror(sc scope) *mirror {
-	return &mirror{to: s, view: &s.c.view, hasher: s.c.hasher, version: s.version, name: s.c.cfg.Name, scope: sc}
+	return &mirror{to: s, view: &s.c.view, hasher: s.c.hasher, client: s.c.client, name: s.c.cfg.Name, scope: sc}
 }
 
 // onForeign implements listener.
@@ -218,7 +204,7 @@ func (c *Controller) scopesOf(id PoolID, cluster, byPool bool) []scope {
 // synced implements listener: it starts the reconciliation of all pools.
 func (s *session) synced(list []*record, at string) {
 	s.known.Store(true)
-	klog.FromContext(s.ctx).V(2).Info("Watching ResourceSlices", "version", s.version.Name)
+	klog.FromContext(s.ctx).V(2).Info("Watching ResourceSlices")
 	s.c.mu.Lock()
 	if s.c.since == "" || newer(s.c.since, at) { // the latter if a backup was restored
 		s.c.since = at
@@ -258,7 +244,7 @@ func (s *session) judge(m *mirror, err error) bool {
 		}
 		m.started = time.Now()
 		s.streak.OK(s.ctx, "Watch of ResourceSlices works again")
-	case versions.Gone(err, ""):
+	case notServed(err, ""):
 		s.end()
 	case class == apierr.Invalid || class == apierr.Gone:
 		// The API server has no WatchList, or not the resource version. The
@@ -302,7 +288,7 @@ func (s *session) trusts(kinds restrictions) bool { return uint32(kinds)&^s.trus
 
 func (s *session) trust(kinds restrictions) { s.trusted.Or(uint32(kinds)) }
 
-// end ends the session: the version is not served, or the view is useless.
+// end ends the session: ResourceSlices are not served, or the view is useless.
 func (s *session) end() {
 	s.gone.Store(true)
 	s.poke()
@@ -368,16 +354,19 @@ func (s *session) listOrphans(driver string) bool {
 func (s *session) list(ctx context.Context, sc scope) (records []*record, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	list, err := s.version.List(ctx, metav1.ListOptions{FieldSelector: sc.selector()})
+	list, err := s.c.client.List(ctx, metav1.ListOptions{FieldSelector: sc.selector()})
 	if err != nil {
 		return nil, err
 	}
-	err = meta.EachListItem(list, func(obj runtime.Object) error {
-		slice, err := s.version.Convert(obj)
-		if err == nil {
-			records = append(records, s.c.hasher.record(slice))
-		}
-		return err
-	})
-	return records, err
+	for i := range list.Items {
+		records = append(records, s.c.hasher.record(&list.Items[i]))
+	}
+	return records, nil
+}
+
+// notServed reports whether a request failed because the API server doesn't serve
+// ResourceSlices. A 404 about a missing slice has its name. The name is empty for a list, a
+// watch and a create, which are about no slice.
+func notServed(err error, name string) bool {
+	return apierrors.IsNotFound(err) && (name == "" || !apierr.IsMissing(err, "resourceslices", name))
 }

@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -374,33 +373,34 @@ func TestRacesAreNotErrors(t *testing.T) {
 	})
 }
 
-// TestVersionRotation: any 404 makes the client ask all versions, and it may stay on a wrong
-// one.
-func TestVersionRotation(t *testing.T) {
+// TestTheAPIIsGoneForAWhile: the first request that finds out is a write. Nothing is taken for
+// published, and nothing is written again when the API is back.
+func TestTheAPIIsGoneForAWhile(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(200)})
 		r.s.ResetJournal()
 		r.s.Serve(resourcev1.SchemeGroupVersion, false)
-		r.s.Serve(resourcev1beta2.SchemeGroupVersion, true)
 		all := tainted(200)
 		all[0] = device(0, "c")
-		r.publish(resourceslice.Pool{Devices: all}) // finds out by the write
-		if got := r.writes(); got["update"] != 2 || got["create"]+got["delete"] != 0 {
-			t.Errorf("v1beta2: writes %v, want two updates, of which one failed", got)
+		r.set(resourceslice.Pool{Devices: all})
+		r.settle(10 * time.Minute)
+		if s, _ := r.c.Status(pool); s.Published == s.Revision {
+			t.Errorf("status %+v while ResourceSlices are not served", s)
+		}
+		if _, n := has[*resourceslice.UnavailableError](r); n != 1 {
+			t.Errorf("reported %v, want one UnavailableError", r.reported())
 		}
 		r.s.Serve(resourcev1.SchemeGroupVersion, true)
-		r.settle(2 * time.Hour)
-		r.s.ResetJournal()
-		all[0] = device(0, "d")
-		r.publish(resourceslice.Pool{Devices: all})
-		if n := len(r.s.Requests(apitest.Match{Verb: "update", Func: func(q apitest.Request) bool { return q.Version == "v1" }})); n != 1 {
-			t.Errorf("not back on v1: %v", r.s.Requests(apitest.Match{}))
+		r.settle(6 * time.Minute)
+		if got := r.writes(); got["update"] != 2 || got["create"]+got["delete"] != 0 {
+			t.Errorf("writes %v, want two updates, of which one failed", got)
 		}
+		r.s.ResetJournal()
 		r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[0].Name) }) // a genuine 404
 		r.settle(time.Minute)
-		if n := len(r.s.Requests(apitest.Match{Func: func(q apitest.Request) bool { return q.Version != "v1" && q.Resource == "resourceslices" }})); n != 0 {
-			t.Error("a slice that is gone was taken for a version that is gone")
+		if n := len(r.s.Requests(apitest.Match{Verb: "list"})); n != 0 {
+			t.Errorf("%d lists: a slice that is gone was taken for an API that is gone", n)
 		}
 	})
 }
@@ -421,8 +421,8 @@ func TestAWatchThatIsNotServed(t *testing.T) {
 		}
 		r.s.ResetJournal()
 		r.settle(time.Hour)
-		// A list and a watch of v1, and a list of v1beta2, each 30 to 60 s.
-		if n := len(r.s.Requests(apitest.Match{})); n > 3*120 {
+		// A list and a watch, each 30 to 60 s.
+		if n := len(r.s.Requests(apitest.Match{})); n > 2*120 {
 			t.Errorf("%d requests in an hour", n)
 		}
 		undo()
@@ -433,7 +433,7 @@ func TestAWatchThatIsNotServed(t *testing.T) {
 	})
 }
 
-func TestNoVersionIsServed(t *testing.T) {
+func TestResourceSlicesAreNotServed(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.s.Serve(resourcev1.SchemeGroupVersion, false)
 		r.start()
@@ -453,23 +453,6 @@ func TestNoVersionIsServed(t *testing.T) {
 	})
 }
 
-func TestCountersNeedV1(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.s.Serve(resourcev1.SchemeGroupVersion, false)
-		r.s.Serve(resourcev1beta2.SchemeGroupVersion, true)
-		r.start()
-		r.set(gpus(2))
-		r.settle(time.Hour / 2)
-		r.expect("v1beta2", 0, 0, 0)
-		if err := r.c.Wait(r.Context(), pool); !errors.As(err, new(*resourceslice.InvalidError)) || !contains(err, "sharedCounters") {
-			t.Errorf("Wait = %v", err)
-		}
-		r.s.Serve(resourcev1.SchemeGroupVersion, true)
-		r.settle(2 * time.Hour)
-		r.expect("v1", 2, 0, 0)
-	})
-}
-
 // TestPoolOfAnotherNode: two nodes that give their cluster-wide pools one name delete each
 // other's slices.
 func TestPoolOfAnotherNode(t *testing.T) {
@@ -479,7 +462,7 @@ func TestPoolOfAnotherNode(t *testing.T) {
 		onNode := func(name string) func(*resourceslice.Config) {
 			return func(cfg *resourceslice.Config) {
 				cs := r.s.Client(apitest.User{})
-				cfg.Client, cfg.NodeName, cfg.Owner = cs, name, resourceslice.NodeOwner(cs.CoreV1().Nodes(), name)
+				cfg.Client, cfg.NodeName, cfg.Owner = cs.ResourceV1(), name, resourceslice.NodeOwner(cs.CoreV1().Nodes(), name)
 			}
 		}
 		other := &rig{T: r.T, s: r.s, consumer: r.consumer}

@@ -5,22 +5,25 @@ package resourceslice
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/listwatch"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
-	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
 // listTimeout is the deadline of a list, which may be long.
@@ -196,13 +199,13 @@ type listener interface {
 // mirror feeds the view with the slices of one scope. It is the store of a
 // reflector, which calls its methods one after the other.
 type mirror struct {
-	to      listener
-	view    *view
-	hasher  hasher
-	version versions.Version
-	name    string // of the controller
-	scope   scope
-	stop    context.CancelFunc
+	to     listener
+	view   *view
+	hasher hasher
+	client resourcev1client.ResourceSliceInterface
+	name   string // of the controller
+	scope  scope
+	stop   context.CancelFunc
 
 	started time.Time // the last start of the watch, only for the listener
 
@@ -213,9 +216,11 @@ type mirror struct {
 
 // run lists and watches until ctx is done.
 func (m *mirror) run(ctx context.Context) {
-	v := m.version
 	reflector := cache.NewReflectorWithOptions(listwatch.New(listwatch.Config{
-		List: v.List, Watch: v.Watch, FieldSelector: m.scope.selector(),
+		List: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return m.client.List(ctx, opts)
+		},
+		Watch: m.client.Watch, FieldSelector: m.scope.selector(),
 		ListTimeout: listTimeout, AnswerTimeout: callTimeout,
 		Retries: watchBackoff,
 		Outcome: func(_ context.Context, err error) time.Duration {
@@ -246,9 +251,9 @@ func (m *mirror) record(obj any) (*record, error) {
 	if rec, ok := obj.(*record); ok {
 		return rec, nil
 	}
-	slice, err := m.version.Convert(obj)
-	if err != nil {
-		return nil, err
+	slice, ok := obj.(*resourcev1.ResourceSlice)
+	if !ok {
+		return nil, fmt.Errorf("resourceslice: got %T, not a ResourceSlice", obj)
 	}
 	return m.hasher.record(slice), nil
 }

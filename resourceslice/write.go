@@ -25,7 +25,6 @@ import (
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
-	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
 // graphLag is the time after a write in which a node may be denied its own slice, because
@@ -333,10 +332,10 @@ func (j *job) send(req *request) (r result) {
 	var got *resourcev1.ResourceSlice
 	err := j.call(req, func(ctx context.Context) (err error) {
 		if req.slice != nil {
-			got, err = j.s.version.Write(ctx, req.slice, req.dryRun)
+			got, err = j.c.put(ctx, req.slice, req.dryRun)
 			return err
 		}
-		return j.s.version.Delete(ctx, req.rec.Name, metav1.DeleteOptions{
+		return j.c.client.Delete(ctx, req.rec.Name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &req.rec.UID, ResourceVersion: &req.rec.ResourceVersion},
 		})
 	})
@@ -493,7 +492,7 @@ func (j *job) judge(req *request, err error) result {
 	}
 	switch class {
 	case apierr.NotFound:
-		if req.rec == nil || versions.Gone(err, req.name) {
+		if req.rec == nil || notServed(err, req.name) {
 			j.s.end()
 			break
 		}
@@ -544,7 +543,7 @@ func (j *job) lookUp(req *request, because error) result {
 	case err == nil:
 		found = j.c.hasher.record(slice)
 		finding = j.compare(req, found)
-	case apierrors.IsNotFound(err) && !versions.Gone(err, req.name):
+	case apierrors.IsNotFound(err) && !notServed(err, req.name):
 		finding = core.Nothing
 	case apierr.Classify(err) == apierr.Forbidden:
 		finding = core.Hidden
@@ -590,7 +589,24 @@ func (j *job) compare(req *request, found *record) core.Finding {
 func (j *job) get(name string) (*resourcev1.ResourceSlice, error) {
 	ctx, cancel := context.WithTimeout(j.c.outlives, callTimeout)
 	defer cancel()
-	return j.s.version.Get(ctx, name)
+	slice, err := j.c.client.Get(ctx, name, metav1.GetOptions{})
+	return apierr.Answer(slice, err, name)
+}
+
+// put creates a slice without a resource version, and updates others. The API server stores
+// nothing if dryRun is set, but answers as if it did.
+func (c *Controller) put(ctx context.Context, slice *resourcev1.ResourceSlice, dryRun bool) (got *resourcev1.ResourceSlice, err error) {
+	var runs []string
+	if dryRun {
+		runs = []string{metav1.DryRunAll}
+	}
+	manager := fieldManagerPrefix + c.cfg.Name
+	if slice.ResourceVersion == "" {
+		got, err = c.client.Create(ctx, slice, metav1.CreateOptions{FieldManager: manager, DryRun: runs})
+	} else {
+		got, err = c.client.Update(ctx, slice, metav1.UpdateOptions{FieldManager: manager, DryRun: runs})
+	}
+	return apierr.Answer(got, err, slice.Name)
 }
 
 // answersOf returns what the API server made of a slice, by the hash of the content as

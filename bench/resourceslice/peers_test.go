@@ -52,7 +52,7 @@ type ours struct {
 
 func (o *ours) start(t testing.TB, client kubernetes.Interface) {
 	c, err := resourceslice.New(resourceslice.Config{
-		Client: client, NodeName: node, Driver: driver, Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), node),
+		Client: client.ResourceV1(), NodeName: node, Driver: driver, Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), node),
 		ShutdownTimeout: o.shutdown,
 	})
 	if err != nil {

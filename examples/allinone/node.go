@@ -113,7 +113,7 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 		return nil, err
 	}
 	n.devices, err = resourceslice.New(resourceslice.Config{
-		Client:          s.client,
+		Client:          s.client.ResourceV1(),
 		NodeName:        s.nodeName,
 		Driver:          driver,
 		Owner:           resourceslice.NodeOwner(s.client.CoreV1().Nodes(), s.nodeName),

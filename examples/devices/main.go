@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	controller, err := resourceslice.New(resourceslice.Config{
-		Client:   client,
+		Client:   client.ResourceV1(),
 		NodeName: *nodeName,
 		Owner:    resourceslice.NodeOwner(client.CoreV1().Nodes(), *nodeName),
 		// A driver that starts before its devices are ready finds none.

@@ -249,7 +249,7 @@ func (d *driver) sweep(ctx context.Context) error {
 // publisher returns the controller that publishes the devices.
 func (d *driver) publisher(client kubernetes.Interface) (*resourceslice.Controller, error) {
 	return resourceslice.New(resourceslice.Config{
-		Client:   client,
+		Client:   client.ResourceV1(),
 		NodeName: d.pool,
 		Owner:    resourceslice.NodeOwner(client.CoreV1().Nodes(), d.pool),
 		Driver:   driverName,

@@ -31,7 +31,7 @@ func newCPUs(client kubernetes.Interface, nodeName, sys string) (*resourceslice.
 		return nil, err
 	}
 	controller, err := resourceslice.New(resourceslice.Config{
-		Client:   client,
+		Client:   client.ResourceV1(),
 		NodeName: nodeName,
 		Driver:   cpuDriver,
 		Owner:    resourceslice.NodeOwner(client.CoreV1().Nodes(), nodeName),

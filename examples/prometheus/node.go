@@ -104,7 +104,7 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 		Hooks:        statusHooks,
 	})
 	n.slices, err4 = resourceslice.New(resourceslice.Config{
-		Client: client, NodeName: *opts.nodeName, Driver: driver,
+		Client: client.ResourceV1(), NodeName: *opts.nodeName, Driver: driver,
 		Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), *opts.nodeName),
 		Hooks: sliceHooks,
 	})

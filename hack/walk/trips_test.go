@@ -198,7 +198,7 @@ func TestTripOfAPool(t *testing.T) {
 		s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}})
 		client := s.Client(apitest.NodeUser(nodeName))
 		c, err := resourceslice.New(resourceslice.Config{
-			Client: client, NodeName: nodeName, Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), nodeName),
+			Client: client.ResourceV1(), NodeName: nodeName, Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), nodeName),
 		})
 		if err != nil {
 			t.Fatal(err)

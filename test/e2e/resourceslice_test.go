@@ -121,7 +121,7 @@ func (d *dra) publish(node string, cfg *rest.Config, change ...func(*resourcesli
 	client := kubernetes.NewForConfigOrDie(cfg)
 	p := &publisher{d: d, node: node}
 	config := resourceslice.Config{
-		Client: client, NodeName: node, Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), node),
+		Client: client.ResourceV1(), NodeName: node, Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), node),
 		MinInterval: 10 * time.Millisecond,
 		ErrorHandler: func(_ context.Context, err error, _ string) {
 			p.mu.Lock()

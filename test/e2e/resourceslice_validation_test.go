@@ -384,7 +384,7 @@ func TestResourceSliceValidation(t *testing.T) {
 	for _, name := range names {
 		p := validPool()
 		verdicts[name](p)
-		c, err := resourceslice.New(resourceslice.Config{Client: client, NodeName: "n1", Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), "n1")})
+		c, err := resourceslice.New(resourceslice.Config{Client: client.ResourceV1(), NodeName: "n1", Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), "n1")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -404,7 +404,7 @@ func TestResourceSliceValidation(t *testing.T) {
 	for _, pool := range []string{"", "a", "a/b", "a//b", "/a", "A", "a.b/c.d", strings.Repeat("a", 253), strings.Repeat("a", 254)} {
 		for _, driver := range []string{"", "gpu.example.com", "GPU.example.com", "gpu_example", strings.Repeat("a", 63), strings.Repeat("a", 64)} {
 			id := resourceslice.PoolID{Driver: driver, Name: pool}
-			c, err := resourceslice.New(resourceslice.Config{Client: client, NodeName: "n1", Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), "n1")})
+			c, err := resourceslice.New(resourceslice.Config{Client: client.ResourceV1(), NodeName: "n1", Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), "n1")})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -39,7 +39,7 @@ func TestSetRefusesWhatTheAPIServerRefuses(t *testing.T) {
 	client := apitest.New(apitest.Options{}).Client(apitest.User{})
 	refused := 0
 	for _, v := range verdicts {
-		c, err := resourceslice.New(resourceslice.Config{Client: client, NodeName: "n1", Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), "n1")})
+		c, err := resourceslice.New(resourceslice.Config{Client: client.ResourceV1(), NodeName: "n1", Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), "n1")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -80,7 +80,7 @@ func TestResourceSlice(t *testing.T) {
 		return explore.Scenario{
 			Programs: []explore.Program{{Name: "driver", User: apitest.NodeUser("n1"), Run: func(ctx context.Context, p *explore.Process) error {
 				client := kubernetes.NewForConfigOrDie(p.Config)
-				c, err := resourceslice.New(resourceslice.Config{Client: client, NodeName: "n1", Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), "n1")})
+				c, err := resourceslice.New(resourceslice.Config{Client: client.ResourceV1(), NodeName: "n1", Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), "n1")})
 				if err != nil {
 					return err
 				}
