@@ -75,7 +75,7 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c.intake = &intake{
 		pods: c.pods, gates: c.gates, observer: c.observer, reports: c.reports, records: c.records, informer: cfg.Informer, owns: cfg.Owns,
-		handler: cfg.ErrorHandler, errors: &cacheErrors{handler: cfg.ErrorHandler, reach: reach}, undecided: map[types.UID]types.NamespacedName{}, rivals: map[string]bool{},
+		handler: cfg.ErrorHandler, errors: &cacheErrors{nodeName: cfg.NodeName, handler: cfg.ErrorHandler, reach: reach}, undecided: map[types.UID]types.NamespacedName{}, rivals: map[string]bool{},
 	}
 	if cfg.Informer == nil {
 		c.intake.ownInformer(cfg.Client, cfg.NodeName, retries)

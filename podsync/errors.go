@@ -107,6 +107,18 @@ func explain(op Op, ref Ref, err error) error {
 	return fmt.Errorf("podsync: %s pod %s/%s: %w", op, ref.Namespace, ref.Name, apierr.Permission(err, "podsync.yaml"))
 }
 
+// explainPods adds the likely cause to an error of the API server about the pods of a node.
+func explainPods(nodeName string, err error) error {
+	switch identity, wrong := apierr.WrongNode(err, nodeName); {
+	case nodeName == "" || !wrong:
+		return apierr.Permission(err, "podsync.yaml")
+	case identity == "":
+		return fmt.Errorf("the client may not read the pods of node %q: it has the credentials of another node: %w", nodeName, err)
+	default:
+		return fmt.Errorf("the client is %q, but the node served is %q: the node name or the credentials are wrong: %w", identity, nodeName, err)
+	}
+}
+
 // The reasons of the status of pods that this package ends, or can't start, and
 // of the events about that.
 const (

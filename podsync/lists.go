@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -139,6 +140,9 @@ func (l *lister) list(ctx context.Context) error {
 	for i := range states {
 		l.apply(at, begin, &states[i], fps[i])
 	}
+	if !l.pods.synced {
+		l.tellFound(ctx)
+	}
 	for _, t := range l.pods.pods {
 		l.conclude(t, at, begin)
 	}
@@ -148,6 +152,39 @@ func (l *lister) list(ctx context.Context) error {
 	l.gates.prune()
 	wake(l.pods.kick)
 	return nil
+}
+
+// maxFound bounds a log line.
+const maxFound = 50
+
+// tellFound logs which pods of an earlier process the first List has, and which it has not. A pod
+// that was lost may still be held back, or start again.
+func (l *lister) tellFound(ctx context.Context) {
+	var found, lost, orphans []string
+	for _, t := range l.pods.pods {
+		name := klog.KRef(t.ref.Namespace, t.ref.Name).String()
+		switch {
+		case t.Orphan():
+			orphans = append(orphans, name)
+		case t.listNo == l.pods.listNo:
+			found = append(found, name)
+		case t.Ran():
+			lost = append(lost, name)
+		}
+	}
+	if len(found)+len(lost)+len(orphans) == 0 {
+		return
+	}
+	values := []any{"found", len(found), "lost", len(lost), "orphans", len(orphans)}
+	for i, names := range [][]string{found, lost, orphans} {
+		slices.Sort(names)
+		if len(names) > maxFound {
+			names = append(names[:maxFound:maxFound], "…")
+		}
+		values = append(values, []string{"foundPods", "lostPods", "orphanPods"}[i], names)
+	}
+	logger := klog.FromContext(ctx)
+	l.pods.later(func() { logger.Info("Found the pods of an earlier process", values...) })
 }
 
 // apply applies one entry of a List that began at begin.

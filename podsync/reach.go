@@ -62,9 +62,10 @@ func (r *reach) offlineIn(after time.Duration) (wait time.Duration, never bool) 
 
 // cacheErrors reports errors of the informer's list and watch.
 type cacheErrors struct {
-	reach   *reach
-	handler report.Handler
-	streak  apierr.Streak
+	reach    *reach
+	nodeName string // Config.NodeName
+	handler  report.Handler
+	streak   apierr.Streak
 
 	mu      sync.Mutex
 	refused error     // the API server refuses the requests; nil if the last one succeeded
@@ -77,7 +78,7 @@ func (e *cacheErrors) note(ctx context.Context, err error) time.Duration {
 	if err == nil {
 		e.streak.OK(ctx, "Watching pods works again")
 	} else {
-		e.streak.Fail(ctx, e.handler, fmt.Errorf("podsync: watch pods: %w", err), "Failed to watch pods")
+		e.streak.Fail(ctx, e.handler, fmt.Errorf("podsync: watch pods: %w", explainPods(e.nodeName, err)), "Failed to watch pods")
 	}
 	return 0
 }
@@ -102,5 +103,5 @@ func (e *cacheErrors) check(d time.Duration) error {
 	if e.refused == nil || time.Since(e.since) < d {
 		return nil
 	}
-	return fmt.Errorf("podsync: the API server does not show the pods of the node: %w", e.refused)
+	return fmt.Errorf("podsync: the API server does not show the pods of the node: %w", explainPods(e.nodeName, e.refused))
 }

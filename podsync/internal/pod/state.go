@@ -556,6 +556,11 @@ func (t *State) started() bool {
 	return t.provider.saved.Exists || podstatus.HasStarted(&t.Pod().Status)
 }
 
+// Ran reports whether the pod must run, and has been started by an earlier process.
+func (t *State) Ran() bool {
+	return t.Seen() && t.end == nil && t.started() && !t.deleted() && !podstatus.IsTerminal(t.Pod().Status.Phase)
+}
+
 // evidence reports whether the API says that the pod has been started before,
 // so that not finding it in the provider means something.
 func (t *State) evidence() bool { return podstatus.IsTerminal(t.Pod().Status.Phase) || t.started() }
