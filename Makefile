@@ -102,6 +102,10 @@ benchmarks-once:
 unit-modules:
 	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -timeout $(TEST_TIMEOUT) ./...); done
 
+.PHONY: shortened
+shortened: ## Print what the tests do less with -short
+	@git grep -npF -A1 'testing.Short()' -- '*_test.go'
+
 .PHONY: deeper-modules
 deeper-modules:
 	@GO=$(GO) TEST_TIMEOUT=$(TEST_TIMEOUT) hack/deeper.sh $(EXAMPLES)

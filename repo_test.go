@@ -70,7 +70,7 @@ func (f goFile) nested(modules []string) bool {
 
 // support reports whether the file belongs to a package that exists for tests.
 func (f goFile) support() bool {
-	for _, folder := range []string{"apitest", "internal/callback/callbacktest", "internal/conformance", "internal/leasestub", "internal/lifecycletest", "internal/nodelifecycle", "internal/requests", "internal/rmtree/rmtreetest", "internal/smalldisk", "internal/statuserr", "internal/testlog", "internal/testmain", "examples/internal/exampletest", "hack/hello", "podsync/podruntimetest", "podsync/podsynctest", "test", "configcheckpoint/internal/slotstore/slottest", "internal/durable/crashfs"} {
+	for _, folder := range []string{"apitest", "internal/callback/callbacktest", "internal/conformance", "internal/leasestub", "internal/lineartest", "internal/lifecycletest", "internal/nodelifecycle", "internal/requests", "internal/rmtree/rmtreetest", "internal/smalldisk", "internal/statuserr", "internal/testlog", "internal/testmain", "examples/internal/exampletest", "hack/hello", "podsync/podruntimetest", "podsync/podsynctest", "test", "configcheckpoint/internal/slotstore/slottest", "internal/durable/crashfs"} {
 		if f.in(folder) {
 			return true
 		}

@@ -1,0 +1,51 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lineartest tests that the cost of a decision grows no faster than what a stranger sends.
+package lineartest
+
+import (
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"time"
+)
+
+const (
+	// growth is how many times as much the second size is, and most how many times as much
+	// time it may take. What is quadratic takes sixteen times as much.
+	growth, most = 4, 6
+	// noise is the time that a measurement may be wrong by.
+	noise = 2 * time.Millisecond
+	// rounds is the number of calls of which the cheapest counts.
+	rounds = 5
+)
+
+// Check fails t if a call takes much more than four times the CPU time for four times the size.
+// prepare returns the call for a size n, which is repeated. The time of the process counts, so that
+// other programs on the machine do not. Where there is no such clock, the test is skipped.
+func Check(t testing.TB, n int, prepare func(n int) func()) {
+	t.Helper()
+	if _, ok := processTime(); !ok {
+		t.Skip("the system has no clock for the CPU time of a process")
+	}
+	few, many := cheapest(prepare(n)), cheapest(prepare(growth*n))
+	if many > most*few+noise {
+		t.Errorf("size %d takes %v, and size %d takes %v: more than linear", n, few, growth*n, many)
+	}
+}
+
+// cheapest returns the least CPU time of some calls.
+func cheapest(f func()) time.Duration {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // its work is not that of one call
+	var times []time.Duration
+	for range rounds {
+		runtime.GC()
+		begin, _ := processTime()
+		f()
+		end, _ := processTime()
+		times = append(times, end-begin)
+	}
+	return slices.Min(times)
+}
