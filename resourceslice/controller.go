@@ -101,8 +101,12 @@ func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
 // never waits for I/O; it takes effect while Run runs. It copies p. A Set that
 // changes nothing costs a microsecond per device and no request.
 //
-// Set returns an *InvalidError that lists every problem if the pool can't be
-// published. The previous content then stays desired.
+// Set returns an *InvalidError that lists every problem of the pool as a whole: its
+// identity, its nodes, names of devices, counter sets and references to them, and content
+// that the scheduler can't parse. The previous content then stays desired. All else in a
+// device is checked by the API server, with the limits of its version. A device that it
+// refuses is left out: Wait and [Status] have the *InvalidError, and Config.ErrorHandler
+// is called with it.
 //
 // A pool that has slices already, for example of an earlier process, is not
 // touched before it is Set or removed.

@@ -62,7 +62,7 @@
 //
 // If the API server does not accept a device, the other devices are published anyway:
 //
-//   - If the pool is invalid, Set returns an *InvalidError with all problems.
+//   - If the pool as a whole is invalid, Set returns an *InvalidError with all problems.
 //   - If the API server refuses a device, the device is left out or stays as it was, and
 //     an *InvalidError is reported.
 //   - If the API server drops fields, for example because a feature gate is off, a
@@ -86,8 +86,8 @@
 //
 // The package needs resource.k8s.io/v1 (Kubernetes 1.34). Counter sets need v1 as of 1.35. If a node's controller publishes a pool of the cluster, it watches only
 // that pool if the API server has version 1.37 or newer. With older ones it watches all
-// pools of the driver. Set checks the limits of 1.37. An API server with lower limits
-// refuses the device.
+// pools of the driver. The limits of a device are
+// those of the API server.
 //
 // docs/operations.md has the metrics, log lines and permissions.
 package resourceslice

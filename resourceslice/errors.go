@@ -19,11 +19,9 @@ var (
 )
 
 // An InvalidError means that a pool can't be published as it is. Set returns it
-// for problems that can be found without the API server. The controller reports
-// it if the API server refuses a slice: refused devices are left out, or keep
-// their previous content, and the rest is published. It also reports it for a
-// field that the API version in use doesn't have; then nothing is published until
-// Set changes the pool or the API server serves a newer version.
+// for problems of the pool as a whole, and for content that the scheduler can't
+// parse. The controller reports it if the API server refuses a slice: refused
+// devices are left out, or keep their previous content, and the rest is published.
 type InvalidError struct {
 	// Pool is the pool.
 	Pool PoolID

@@ -15,7 +15,7 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// Set refuses a pool that the API server would refuse, and names every field.
+// Set refuses a pool that is invalid as a whole, and names every field.
 func ExampleController_Set_invalid() {
 	c, err := resourceslice.New(resourceslice.Config{Client: apitest.New(apitest.Options{}).Client(apitest.User{}).ResourceV1()})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,6 +39,33 @@ func TestErrorInTheMiddleOfABump(t *testing.T) {
 		r.expect("bump with a 500 at the fifth write", 0, 11, 0)
 		if g := r.slices()[0].Spec.Pool.Generation; g != 2 {
 			t.Errorf("generation %d, want 2", g)
+		}
+	})
+}
+
+// TestSetLeavesADeviceToTheAPIServer: a driver publishes what the hardware says, such as a
+// serial number that is too long. All other devices are published.
+func TestSetLeavesADeviceToTheAPIServer(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		all := devices(3)
+		all[1].Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+			"serial": {StringValue: new(strings.Repeat("0", resourcev1.DeviceAttributeMaxValueLength+1))},
+		}
+		if err := r.c.Set(pool, resourceslice.Pool{Devices: all}); err != nil {
+			t.Fatal(err)
+		}
+		err := r.c.Wait(r.Context(), pool)
+		if _, ok := errors.AsType[*resourceslice.InvalidError](err); !ok || !contains(err, "spec.devices[1].attributes[serial]") {
+			t.Errorf("Wait = %v, want an InvalidError with the attribute", err)
+		}
+		if _, n := has[*resourceslice.InvalidError](r); len(r.devices()) != 2 || n != 1 {
+			t.Errorf("%d devices, reported %v", len(r.devices()), r.reported())
+		}
+		all[1] = device(1, "a")
+		r.publish(resourceslice.Pool{Devices: all})
+		if len(r.devices()) != 3 {
+			t.Errorf("%d devices after the attribute was mended", len(r.devices()))
 		}
 	})
 }

@@ -3,11 +3,12 @@
 
 // Package validation validates pools of devices before anything is sent.
 //
-// It checks everything that the API server checks in a ResourceSlice, with the
-// limits of Kubernetes 1.37, so that a caller learns of a problem at once. It
-// also makes the checks that the API server can't, because that sees one slice at
-// a time: names are unique in a pool, and references to counters are valid. And it
-// refuses what the API server stores and the scheduler can't parse. The
-// rules are those of the API documentation and of the API server's validation.
-// testdata/verdicts.json has the API server's answers for 204 pools.
+// It checks what is about the whole pool, and what the scheduler can't parse although the
+// API server stores it: then claims are not allocated, on any node. The API server sees one
+// slice at a time, so it can't know that names are unique in a pool and that references to
+// counters are valid.
+//
+// All other content of a device is for the API server to check. It names the device in its
+// refusal, so that this device alone is left out. Its limits are those of its own version.
+// testdata/verdicts.json has its answers for 204 pools.
 package validation

@@ -5,9 +5,7 @@ package validation
 
 import (
 	"errors"
-	"fmt"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -106,11 +103,6 @@ func (c *checker) syntax(value string, path *field.Path, messages []string) {
 
 func (c *checker) label(name string, path *field.Path) {
 	c.syntax(name, path, validation.IsDNS1123Label(name))
-}
-
-// key checks the key of a label, of a taint or of a condition.
-func (c *checker) key(key string, path *field.Path) {
-	c.add(metav1validation.ValidateLabelName(key, path)...)
 }
 
 func (c *checker) driver(name string, path *field.Path) {
@@ -254,35 +246,25 @@ func (c *checker) skip(operations []resourcev1.SkipNodeOperation, path *field.Pa
 		path, operations, "a driver can't unprepare what it did not prepare: NodePrepareResources needs NodeUnprepareResources too"))
 }
 
-// device checks a device, except for its references to the rest of the pool.
+// device checks a device, except for its references to the rest of the pool. The API server
+// names the device if it refuses something else, so that this one is left out and the others
+// are published.
 func (c *checker) device(d *resourcev1.Device, perDevice bool, path *field.Path) {
 	c.label(d.Name, path.Child("name"))
-	n := len(d.Attributes) + len(d.Capacity)
-	c.when(n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice, field.Invalid(path, n,
-		fmt.Sprintf("must not have more than %d attributes and capacities", resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice)))
-	values := 0
 	for name, a := range d.Attributes {
-		values += max(1, len(a.BoolValues)+len(a.IntValues)+len(a.StringValues)+len(a.VersionValues))
-		c.qualifiedName(name, path.Child("attributes"))
-		c.attribute(&a, path.Child("attributes").Key(string(name)))
-	}
-	c.when(values > resourcev1.ResourceSliceMaxAttributeValuesPerDevice, field.Invalid(path, values,
-		fmt.Sprintf("must not have more than %d values of attributes", resourcev1.ResourceSliceMaxAttributeValuesPerDevice)))
-	for name, capacity := range d.Capacity {
-		c.qualifiedName(name, path.Child("capacity"))
-		// The API server accepts it, and the scheduler gives up a claim that it meets it for.
-		c.atLeast(0, &capacity.Value, path.Child("capacity").Key(string(name)).Child("value"))
-		if capacity.RequestPolicy != nil {
-			c.policy(capacity.RequestPolicy, capacity.Value, d.AllowMultipleAllocations, path.Child("capacity").Key(string(name)).Child("requestPolicy"))
+		path := path.Child("attributes").Key(string(name))
+		if a.VersionValue != nil {
+			c.version(*a.VersionValue, path.Child("version"))
+		}
+		for i, v := range a.VersionValues {
+			c.version(v, path.Child("versions").Index(i))
 		}
 	}
-	c.taints(d.Taints, path.Child("taints"))
-	c.consumption(d.ConsumesCounters, path.Child("consumesCounters"))
-	c.deviceNodes(d, perDevice, path)
-	c.binding(d, path)
-	for name, r := range d.NodeAllocatableResources {
-		c.nodeAllocatable(name, &r, d, path.Child("nodeAllocatableResources").Key(string(name)))
+	for name, capacity := range d.Capacity {
+		// The API server accepts it, and the scheduler gives up a claim that it meets it for.
+		c.when(capacity.Value.Sign() < 0, field.Invalid(path.Child("capacity").Key(string(name)).Child("value"), text(capacity.Value), "must not be negative"))
 	}
+	c.deviceNodes(d, perDevice, path)
 }
 
 // qualifiedName checks a name with or without a domain.
@@ -297,25 +279,6 @@ func (c *checker) qualifiedName(name resourcev1.QualifiedName, path *field.Path)
 	c.syntax(id, path, validation.IsCIdentifier(id))
 }
 
-func (c *checker) attribute(a *resourcev1.DeviceAttribute, path *field.Path) {
-	single := count(a.BoolValue != nil, a.IntValue != nil, a.StringValue != nil, a.VersionValue != nil)
-	lists := count(a.BoolValues != nil, a.IntValues != nil, a.StringValues != nil, a.VersionValues != nil)
-	values := len(a.BoolValues) + len(a.IntValues) + len(a.StringValues) + len(a.VersionValues)
-	c.when(single+lists != 1 || lists > values, field.Invalid(path, "", "must have exactly one value or one list of values"))
-	if a.StringValue != nil {
-		c.length(resourcev1.DeviceAttributeMaxValueLength, *a.StringValue, path.Child("string"))
-	}
-	for i, s := range a.StringValues {
-		c.length(resourcev1.DeviceAttributeMaxValueLength, s, path.Child("strings").Index(i))
-	}
-	if a.VersionValue != nil {
-		c.version(*a.VersionValue, path.Child("version"))
-	}
-	for i, v := range a.VersionValues {
-		c.version(v, path.Child("versions").Index(i))
-	}
-}
-
 // semver is the grammar of semver.org 2.0.0: three numbers without leading zeros,
 // then a pre-release whose numeric parts have none either, then a build. That has no
 // limit for numbers, and neither has the API server, but the scheduler parses them
@@ -325,30 +288,7 @@ var semver = regexp.MustCompile(`^(?:(?:0|[1-9]\d{0,18})\.){2}(?:0|[1-9]\d{0,18}
 	`(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?$`)
 
 func (c *checker) version(v string, path *field.Path) {
-	c.length(resourcev1.DeviceAttributeMaxValueLength, v, path)
 	c.when(!semver.MatchString(v), field.Invalid(path, v, "must be a version as semver.org 2.0.0 has them, with numbers of at most 19 digits"))
-}
-
-func (c *checker) taints(taints []resourcev1.DeviceTaint, path *field.Path) {
-	c.atMost(resourcev1.DeviceTaintsMaxLength, len(taints), path)
-	for i := range taints {
-		t, path := &taints[i], path.Index(i)
-		c.key(t.Key, path.Child("key"))
-		c.syntax(t.Value, path.Child("value"), validation.IsValidLabelValue(t.Value))
-		oneOf(c, t.Effect, path.Child("effect"),
-			resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNone)
-	}
-}
-
-func (c *checker) consumption(consumed []resourcev1.DeviceCounterConsumption, path *field.Path) {
-	c.atMost(resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice, len(consumed), path)
-	for i := range consumed {
-		one, path := &consumed[i], path.Index(i)
-		c.label(one.CounterSet, path.Child("counterSet"))
-		c.when(i > 0 && one.CounterSet == consumed[0].CounterSet, field.Duplicate(path.Child("counterSet"), one.CounterSet))
-		c.counters(one.Counters, resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption, path.Child("counters"))
-		c.names(one.CompatibilityGroups, resourcev1.DeviceCompatibilityGroupsMaxSize, path.Child("compatibilityGroups"), c.label)
-	}
 }
 
 // deviceNodes checks the nodes of a device: it must name them in a pool with
@@ -366,130 +306,6 @@ func (c *checker) deviceNodes(d *resourcev1.Device, perDevice bool, path *field.
 	c.when(d.AllNodes != nil && !*d.AllNodes, field.Invalid(path.Child("allNodes"), false, "must be true or not set"))
 }
 
-func (c *checker) binding(d *resourcev1.Device, path *field.Path) {
-	success, failure := path.Child("bindingConditions"), path.Child("bindingFailureConditions")
-	c.names(d.BindingConditions, resourcev1.BindingConditionsMaxSize, success, c.key)
-	c.names(d.BindingFailureConditions, resourcev1.BindingFailureConditionsMaxSize, failure, c.key)
-	for i, condition := range d.BindingFailureConditions {
-		c.when(slices.Contains(d.BindingConditions, condition), field.Duplicate(failure.Index(i), condition))
-	}
-	c.when(len(d.BindingConditions) == 0 && len(d.BindingFailureConditions) > 0, field.Required(success, "bindingFailureConditions need them"))
-	c.when(len(d.BindingConditions) > 0 && len(d.BindingFailureConditions) == 0, field.Required(failure, "bindingConditions need them"))
-}
-
-// names checks a list of at most limit different names.
-func (c *checker) names(all []string, limit int, path *field.Path, check func(string, *field.Path)) {
-	c.atMost(limit, len(all), path)
-	for i, name := range all {
-		check(name, path.Index(i))
-		c.when(slices.Contains(all[:i], name), field.Duplicate(path.Index(i), name))
-	}
-}
-
-func (c *checker) nodeAllocatable(name corev1.ResourceName, r *resourcev1.NodeAllocatableResource, d *resourcev1.Device, path *field.Path) {
-	if !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-		oneOf(c, name, path, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceHugePagesPrefix+"*")
-	}
-	c.when(r.Mapping == nil && r.Overhead == nil, field.Required(path, "at least one of mapping and overhead"))
-	if m, path := r.Mapping, path.Child("mapping"); m != nil {
-		c.when((m.CapacityKey == nil) == (m.DeviceMultiplier == nil), field.Invalid(path, "", "must have exactly one of capacityKey and deviceMultiplier"))
-		c.when((m.CapacityKey == nil) != (m.CapacityMultiplier == nil), field.Required(path, "capacityKey and capacityMultiplier need each other"))
-		if m.CapacityKey != nil {
-			_, ok := d.Capacity[*m.CapacityKey]
-			c.when(!ok, field.NotFound(path.Child("capacityKey"), *m.CapacityKey))
-		}
-		c.atLeast(1, m.CapacityMultiplier, path.Child("capacityMultiplier"))
-		c.atLeast(1, m.DeviceMultiplier, path.Child("deviceMultiplier"))
-	}
-	if o, path := r.Overhead, path.Child("overhead"); o != nil {
-		c.when(o.PerPod == nil && o.PerContainer == nil, field.Required(path, "at least one of perPod and perContainer"))
-		c.atLeast(0, o.PerPod, path.Child("perPod"))
-		c.atLeast(0, o.PerContainer, path.Child("perContainer"))
-	}
-}
-
-// atLeast checks the sign of a quantity: -1, 0 or 1.
-func (c *checker) atLeast(sign int, q *resource.Quantity, path *field.Path) {
-	if q != nil && q.Sign() < sign {
-		c.add(field.Invalid(path, text(*q), []string{"must not be negative", "must be positive"}[sign]))
-	}
-}
-
 // text returns the text of a quantity. The method String would also store it in
 // the quantity, which belongs to the caller.
 func text(q resource.Quantity) string { return q.String() }
-
-// maxValidValues is the limit of requestPolicy.validValues, which the API
-// types state but don't export.
-const maxValidValues = 10
-
-// policy checks the request policy of a capacity.
-func (c *checker) policy(p *resourcev1.CapacityRequestPolicy, capacity resource.Quantity, shared *bool, path *field.Path) {
-	switch {
-	case shared == nil || !*shared:
-		c.add(field.Forbidden(path, "needs allowMultipleAllocations"))
-	case len(p.ValidValues) > 0 && p.ValidRange != nil:
-		c.add(field.Forbidden(path, "must not have both validValues and validRange"))
-	case len(p.ValidValues) == 0 && p.ValidRange == nil:
-	case p.Default == nil:
-		c.add(field.Required(path.Child("default"), "validValues and validRange need it"))
-	case p.ValidRange != nil:
-		c.validRange(p.Default, p.ValidRange, &capacity, path.Child("validRange"))
-	default:
-		c.validValues(p, &capacity, path.Child("validValues"))
-	}
-}
-
-func (c *checker) validValues(p *resourcev1.CapacityRequestPolicy, capacity *resource.Quantity, path *field.Path) {
-	c.atMost(maxValidValues, len(p.ValidValues), path)
-	for i := range p.ValidValues {
-		v := &p.ValidValues[i]
-		c.when(i > 0 && p.ValidValues[i-1].Cmp(*v) >= 0, field.Invalid(path.Index(i), text(*v), "must be in ascending order"))
-		c.notAbove(v, capacity, path.Index(i), "the capacity")
-	}
-	c.when(!slices.ContainsFunc(p.ValidValues, p.Default.Equal), field.Invalid(path, text(*p.Default), "must have the default among them"))
-}
-
-// notAbove checks that q is at most limit, if both are there.
-func (c *checker) notAbove(q, limit *resource.Quantity, path *field.Path, name string) {
-	if q != nil && limit != nil && q.Cmp(*limit) > 0 {
-		c.add(field.Invalid(path, text(*q), "must not be more than "+name))
-	}
-}
-
-func (c *checker) validRange(def *resource.Quantity, r *resourcev1.CapacityRequestPolicyRange, capacity *resource.Quantity, path *field.Path) {
-	if r.Min == nil {
-		c.add(field.Required(path.Child("min"), ""))
-		return
-	}
-	c.notAbove(r.Min, capacity, path.Child("min"), "the capacity")
-	c.when(def.Cmp(*r.Min) < 0, field.Invalid(path.Child("default"), text(*def), "must not be less than min"))
-	c.notAbove(r.Min, r.Max, path.Child("min"), "max")
-	c.notAbove(r.Max, capacity, path.Child("max"), "the capacity")
-	c.notAbove(def, r.Max, path.Child("default"), "max")
-	if r.Step == nil {
-		return
-	}
-	if r.Step.Sign() <= 0 {
-		c.atLeast(1, r.Step, path.Child("step"))
-		return
-	}
-	next := r.Min.DeepCopy()
-	next.Add(*r.Step)
-	c.notAbove(&next, capacity, path.Child("step"), "the capacity")
-	// The API server counts in whole units, or in thousandths if the feature gate
-	// DRAFractionalCapacityRange is on and a quantity is fractional. A range that
-	// only one of the two accepts is for the API server to decide.
-	c.when(r.Min.Sign() < 0, field.Invalid(path.Child("min"), text(*r.Min), "must not be negative if there is a step"))
-	for _, q := range []*resource.Quantity{def, r.Max} {
-		if q != nil && !reaches(q, r, (*resource.Quantity).Value) && !reaches(q, r, (*resource.Quantity).MilliValue) {
-			c.add(field.Invalid(path.Child("step"), text(*q), "must be min and a whole number of steps"))
-		}
-	}
-}
-
-// reaches reports whether q is min and a whole number of steps, in some unit.
-func reaches(q *resource.Quantity, r *resourcev1.CapacityRequestPolicyRange, unit func(*resource.Quantity) int64) bool {
-	step := unit(r.Step)
-	return step > 0 && q.CmpInt64(math.MaxInt64) <= 0 && (unit(q)-unit(r.Min))%step == 0
-}
