@@ -89,6 +89,11 @@ func open[S any](ctx context.Context, cfg Config[S], fs durable.FS, openLocks fu
 // again with more. The state that f returns is on the disk when Prepare returns.
 // A function without such side effects does not call begin, which saves a write.
 //
+// f may call List, for example to choose CPUs that no other claim has. While it runs, no
+// other call prepares a claim with the same device or with a share of it, so two claims
+// can't choose the same part of a device. Claims of different devices can choose at the same
+// time.
+//
 // A claim that is prepared for the same allocation costs no call of f and no write, but a
 // call of Config.Restore if that is set.
 // What an attempt that was cut off, another allocation of the claim, or an earlier

@@ -11,7 +11,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -274,6 +277,58 @@ func TestADeviceBelongsToOneClaim(t *testing.T) {
 	}
 	r.cfg.Shared = func(d Device) bool { return d.Name == "gpu-0" }
 	r.mustPrepare(b, "mig-2")
+}
+
+// TestSharesOfADeviceChooseApart: a driver of CPUs gives each share of a NUMA node some of its
+// CPUs. Two processes do so at once, as during a rolling update.
+func TestSharesOfADeviceChooseApart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "claims")
+	var claims []*resourcev1.ResourceClaim
+	for i := range 8 {
+		claim, share := testClaim(fmt.Sprint("c", i), "numa-0"), types.UID(fmt.Sprint("share-", i))
+		claim.Status.Allocation.Devices.Results[0].ShareID = &share
+		claims = append(claims, claim)
+	}
+	var stores []*Store[partition]
+	for range 2 {
+		cfg := testConfig(newHardware(), &cluster{})
+		cfg.Dir = dir
+		s, err := Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stores = append(stores, s)
+	}
+	chosen := make([]string, len(claims))
+	var calls sync.WaitGroup
+	for i, claim := range claims {
+		calls.Go(func() {
+			s := stores[i%2]
+			state, err := s.Prepare(t.Context(), claim, func(ctx context.Context, begin func(partition) error) (partition, error) {
+				all, err := s.List(ctx)
+				if err != nil {
+					return partition{}, err
+				}
+				state := partition{ID: "cpu-0"}
+				for n := 1; slices.ContainsFunc(all, func(r Record[partition]) bool { return r.State.ID == state.ID }); n++ {
+					state.ID = fmt.Sprint("cpu-", n)
+				}
+				if i%4 < 2 {
+					err = begin(state)
+				}
+				return state, err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			chosen[i] = state.ID
+		})
+	}
+	calls.Wait()
+	slices.Sort(chosen)
+	if apart := slices.Compact(slices.Clone(chosen)); len(apart) != len(claims) {
+		t.Errorf("chosen %v", chosen)
+	}
 }
 
 func TestAClaimWithoutDevicesIsRefused(t *testing.T) {
