@@ -89,17 +89,22 @@ func (c *Candidate) Run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	defer c.progress.Stop()
+	l := c.begin(ctx)
+	l.run()
+	klog.FromContext(l.ctx).V(3).Info("Stopped")
+	return l.err
+}
+
+// begin returns the loop of Run. The frames of Run and of loop.run are all that the stack of
+// an idle candidate has, so that the garbage collector can halve it.
+func (c *Candidate) begin(ctx context.Context) *loop {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), c.cfg.Name)
 	logger = klog.LoggerWithValues(logger, "lease", klog.KRef(c.cfg.Lease.Namespace, c.cfg.Lease.Name), "identity", c.identity)
 	ctx = klog.NewContext(ctx, logger)
 	logger.V(3).Info("Started", "strategy", c.cfg.Strategy.Name(), "timing", c.cfg.Timing)
-	defer logger.V(3).Info("Stopped")
-	defer c.progress.Stop()
-
 	report.ContainHooks(ctx, c.cfg.ErrorHandler, &c.cfg.Hooks)
-	l := c.newLoop(ctx)
-	l.run()
-	return l.err
+	return c.newLoop(ctx)
 }
 
 // Identity returns the holder identity that this candidate writes to the Lease:

@@ -112,15 +112,15 @@ func TestAStreamContinuesWhereTheLastOneEnded(t *testing.T) {
 			}
 		}
 		l.polls = func() bool { return lost == "refused" }
-		l.sighted(sight[*coordinationv1.Lease]{ended: true, version: "7", opened: time.Now().Add(-tc.lived), err: tc.err})
+		l.sighted(&sight[*coordinationv1.Lease]{ended: true, version: "7", opened: time.Now().Add(-tc.lived), err: tc.err})
 		if l.resume != tc.resume || l.broken != tc.broken || l.pause < tc.pause || (l.pause == 0) != (tc.pause == 0) || lost != tc.lost || (len(reported) > 0) != tc.reported {
 			t.Errorf("%s: from %q after %v, %d broken, lost %q, reported %v", name, l.resume, l.pause, l.broken, lost, reported)
 		}
 	}
 	var facts []string
 	l := &lane[*coordinationv1.Lease]{ctx: t.Context(), broken: 3, apply: func(e machine.Event) { facts = append(facts, fmt.Sprintf("%T", e)) }}
-	l.sighted(sight[*coordinationv1.Lease]{began: true})
-	if l.sighted(sight[*coordinationv1.Lease]{}); l.broken != 0 || !slices.Equal(facts, []string{"machine.WatchBegan", "machine.WatchWorks"}) {
+	l.sighted(&sight[*coordinationv1.Lease]{began: true})
+	if l.sighted(&sight[*coordinationv1.Lease]{}); l.broken != 0 || !slices.Equal(facts, []string{"machine.WatchBegan", "machine.WatchWorks"}) {
 		t.Errorf("a bookmark is %v, broken %d", facts, l.broken)
 	}
 }

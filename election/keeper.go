@@ -42,7 +42,7 @@ func (k *keeper) step(want machine.Candidacy) time.Duration {
 }
 
 // answered passes the answer to a request to the upkeep.
-func (k *keeper) answered(a answer[*coordinationv1beta1.LeaseCandidate]) {
+func (k *keeper) answered(a *answer[*coordinationv1beta1.LeaseCandidate]) {
 	k.abort = nil
 	k.tell(k.event(a))
 }

@@ -56,7 +56,7 @@ type lane[T object] struct {
 	apply func(machine.Event)
 	polls func() bool
 	// join follows the object in a watch that is shared; nil if it is not. See SharedWatch.
-	join func(ctx context.Context, name, from string, afresh bool) (<-chan sight[T], func() <-chan struct{})
+	join func(ctx context.Context, name, from string, afresh bool) (<-chan *sight[T], func() <-chan struct{})
 	// ctx is the context of Run. requests is the same without its end, because the
 	// lease is kept until the work has returned.
 	ctx, requests context.Context
@@ -65,11 +65,11 @@ type lane[T object] struct {
 	// Each of these may fail while the others succeed.
 	reads, writes, watches apierr.Streak
 
-	answers chan answer[T]
+	answers chan *answer[T]
 	abort   context.CancelFunc // of the request under way; nil for none
 	aborted bool               // abort was called
 
-	sights   <-chan sight[T] // of the watch; nil for none
+	sights   <-chan *sight[T] // of the watch; nil for none
 	endWatch context.CancelFunc
 	stream   int           // Action.Stream of the watch
 	afresh   bool          // the stream before waits for versions that will not come
@@ -88,7 +88,7 @@ type answer[T object] struct {
 }
 
 // event returns the fact that a request was answered.
-func (l *lane[T]) event(a answer[T]) machine.Answered[T] {
+func (l *lane[T]) event(a *answer[T]) machine.Answered[T] {
 	return machine.Answered[T]{Op: a.op, At: a.sent, Object: a.object, Outcome: l.outcome(a.op, a.err)}
 }
 
@@ -127,7 +127,7 @@ func (l *lane[T]) take(a machine.Action[T]) (sent bool) {
 			}
 			o, err := l.do(ctx, a, name)
 			klog.FromContext(ctx).V(4).Info("Sent request", "op", a.Op, "latency", l.clock.now().Mono-at.Mono, "outcome", apierr.Classify(err))
-			l.answers <- answer[T]{a.Op, name, at, o, err}
+			l.answers <- &answer[T]{a.Op, name, at, o, err}
 		})
 	}
 	if a.Watch == machine.Unwatched || a.Stream != l.stream {
@@ -156,7 +156,7 @@ func (l *lane[T]) startWatch(from string) {
 		}
 	}
 	ctx, cancel := context.WithCancel(l.requests)
-	sights, pause := make(chan sight[T]), l.pause
+	sights, pause := make(chan *sight[T]), l.pause
 	l.sights, l.endWatch = sights, cancel
 	l.running.Go(func() { l.watch(ctx, from, pause, sights) })
 }
@@ -194,16 +194,16 @@ func (l *lane[T]) stopWatch() {
 
 // received passes what was received from sights to the core. The channel of a watch that is
 // shared is closed if this candidate was too slow for it.
-func (l *lane[T]) received(s sight[T], ok bool) {
+func (l *lane[T]) received(s *sight[T], ok bool) {
 	if !ok {
-		s = sight[T]{ended: true, err: errBehind}
+		s = &sight[T]{ended: true, err: errBehind}
 	}
 	l.sighted(s)
 }
 
 // sighted passes an observation of the watch to the core. It reports a watch that ended
 // with an error, except if another one begins at once after a read.
-func (l *lane[T]) sighted(s sight[T]) {
+func (l *lane[T]) sighted(s *sight[T]) {
 	switch {
 	case s.began:
 		l.apply(machine.WatchBegan{})
@@ -271,7 +271,8 @@ func (l *lane[T]) report(op machine.Op, err error) {
 // longStream is the least duration of a stream whose successor is opened at once.
 const longStream = 10 * time.Second
 
-// sight is an observation of a watch, or the end of its stream.
+// sight is an observation of a watch, or the end of its stream. Channels have pointers to it
+// and to answers, because an idle candidate has little more than its channels and its stack.
 type sight[T object] struct {
 	object  T // none for a bookmark, which shows only that the stream works
 	deleted bool
@@ -289,23 +290,23 @@ type sight[T object] struct {
 
 // watch sends the events of one stream, and its end, unless ctx is done. It runs in its
 // own goroutine.
-func (l *lane[T]) watch(ctx context.Context, from string, pause time.Duration, sights chan<- sight[T]) {
+func (l *lane[T]) watch(ctx context.Context, from string, pause time.Duration, sights chan<- *sight[T]) {
 	select {
 	case <-ctx.Done():
 		return
 	case <-time.After(pause):
 	}
-	end := sight[T]{ended: true, opened: time.Now()}
+	end := &sight[T]{ended: true, opened: time.Now()}
 	end.version, end.err = follow(ctx, l.client.Watch, l.callTimeout, fields.OneTermEqualSelector(metav1.ObjectNameField, l.name).String(), from, func() {
 		if from == "" {
-			send(ctx, sights, sight[T]{began: true})
+			send(ctx, sights, &sight[T]{began: true})
 		}
 	}, func(kind watch.EventType, o T) {
 		switch {
 		case kind == watch.Bookmark:
-			send(ctx, sights, sight[T]{})
+			send(ctx, sights, &sight[T]{})
 		case o.GetName() == l.name:
-			send(ctx, sights, sight[T]{object: o, deleted: kind == watch.Deleted})
+			send(ctx, sights, &sight[T]{object: o, deleted: kind == watch.Deleted})
 		}
 	})
 	send(ctx, sights, end)

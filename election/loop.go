@@ -67,7 +67,7 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 func newLane[T object](l *loop, kind, name string, c client[T]) lane[T] {
 	return lane[T]{
 		kind: kind, name: name, client: c, clock: l.clock, callTimeout: l.cfg.CallTimeout, handler: l.cfg.ErrorHandler,
-		ctx: l.ctx, requests: context.WithoutCancel(l.ctx), running: &l.wg, answers: make(chan answer[T], 1),
+		ctx: l.ctx, requests: context.WithoutCancel(l.ctx), running: &l.wg, answers: make(chan *answer[T], 1),
 	}
 }
 
@@ -75,8 +75,8 @@ func newLane[T object](l *loop, kind, name string, c client[T]) lane[T] {
 func (l *loop) run() {
 	defer l.wg.Wait()
 	defer l.lease.stopWatch()
-	var answers <-chan answer[*coordinationv1beta1.LeaseCandidate]
-	var sights <-chan sight[*coordinationv1beta1.LeaseCandidate]
+	var answers <-chan *answer[*coordinationv1beta1.LeaseCandidate]
+	var sights <-chan *sight[*coordinationv1beta1.LeaseCandidate]
 	if l.keeper != nil {
 		defer l.keeper.stopWatch()
 		answers = l.keeper.answers
@@ -136,7 +136,7 @@ func (l *loop) step() time.Duration {
 }
 
 // answered passes the answer to a request to the machine.
-func (l *loop) answered(a answer[*coordinationv1.Lease]) {
+func (l *loop) answered(a *answer[*coordinationv1.Lease]) {
 	l.lease.abort = nil
 	now := l.clock.now()
 	l.effects(now, l.core.Apply(now, l.lease.event(a))) // a term that is over ends before any report
@@ -148,7 +148,7 @@ func (l *loop) answered(a answer[*coordinationv1.Lease]) {
 
 // candidateAnswered passes the answer to a request about a LeaseCandidate to the keeper, and
 // to the machine if it has asked.
-func (l *loop) candidateAnswered(a answer[*coordinationv1beta1.LeaseCandidate]) {
+func (l *loop) candidateAnswered(a *answer[*coordinationv1beta1.LeaseCandidate]) {
 	l.keeper.answered(a)
 	if a.op == machine.Inquire {
 		l.apply(machine.Inquired{Name: a.name, Candidate: a.object, Outcome: l.keeper.outcome(a.op, a.err)})

@@ -90,7 +90,7 @@ type shown struct {
 type reader struct {
 	name   string
 	from   string // the version that it knows, "" for none
-	sights chan sight[*coordinationv1.Lease]
+	sights chan *sight[*coordinationv1.Lease]
 	// unsure means that the watch has shown nothing of the Lease yet, so its first event may
 	// stand for several.
 	unsure bool
@@ -101,7 +101,7 @@ type reader struct {
 // that follow, and is closed if the candidate does not read them. leave ends that, and
 // returns a channel to wait for if the candidate was the last. Both are nil if each candidate
 // must watch its own Lease.
-func (w *SharedWatch) join(ctx context.Context, name, from string, afresh bool) (sights <-chan sight[*coordinationv1.Lease], leave func() <-chan struct{}) {
+func (w *SharedWatch) join(ctx context.Context, name, from string, afresh bool) (sights <-chan *sight[*coordinationv1.Lease], leave func() <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if time.Now().Before(w.refused) {
@@ -115,7 +115,7 @@ func (w *SharedWatch) join(ctx context.Context, name, from string, afresh bool) 
 		w.feed = &feed{cancel: cancel, done: make(chan struct{}), readers: map[string][]*reader{}, latest: map[string]shown{}}
 		go w.run(ctx, w.feed)
 	}
-	f, r := w.feed, &reader{name: name, from: from, sights: make(chan sight[*coordinationv1.Lease], unread)}
+	f, r := w.feed, &reader{name: name, from: from, sights: make(chan *sight[*coordinationv1.Lease], unread)}
 	f.readers[name] = append(f.readers[name], r)
 	f.welcome(r)
 	return r.sights, func() <-chan struct{} {
@@ -133,7 +133,7 @@ func (w *SharedWatch) join(ctx context.Context, name, from string, afresh bool) 
 func (w *SharedWatch) end(f *feed, err error) {
 	for _, readers := range f.readers {
 		for _, r := range readers {
-			f.send(r, sight[*coordinationv1.Lease]{ended: true, err: err})
+			f.send(r, &sight[*coordinationv1.Lease]{ended: true, err: err})
 		}
 	}
 	clear(f.readers)
@@ -201,14 +201,14 @@ func (f *feed) observe(lease *coordinationv1.Lease, deleted bool) {
 }
 
 // blind tells a reader that its next event may stand for several.
-func (f *feed) blind(r *reader) { f.send(r, sight[*coordinationv1.Lease]{began: true}) }
+func (f *feed) blind(r *reader) { f.send(r, &sight[*coordinationv1.Lease]{began: true}) }
 
 func (f *feed) show(r *reader, s shown) {
-	f.send(r, sight[*coordinationv1.Lease]{object: s.lease, deleted: !s.deleted.IsZero()})
+	f.send(r, &sight[*coordinationv1.Lease]{object: s.lease, deleted: !s.deleted.IsZero()})
 }
 
 // all passes a sight that is about no Lease to all readers.
-func (f *feed) all(s sight[*coordinationv1.Lease]) {
+func (f *feed) all(s *sight[*coordinationv1.Lease]) {
 	for _, readers := range f.readers {
 		for _, r := range readers {
 			f.send(r, s)
@@ -217,7 +217,7 @@ func (f *feed) all(s sight[*coordinationv1.Lease]) {
 }
 
 // send delivers a sight, or ends the watch of a reader that has too many to read.
-func (f *feed) send(r *reader, s sight[*coordinationv1.Lease]) {
+func (f *feed) send(r *reader, s *sight[*coordinationv1.Lease]) {
 	select {
 	case r.sights <- s:
 	default:
@@ -259,7 +259,7 @@ func (w *SharedWatch) run(ctx context.Context, f *feed) {
 			switch {
 			case ctx.Err() != nil:
 			case kind == watch.Bookmark:
-				f.all(sight[*coordinationv1.Lease]{})
+				f.all(&sight[*coordinationv1.Lease]{})
 			default:
 				f.observe(lease, kind == watch.Deleted)
 			}
@@ -286,7 +286,7 @@ func (w *SharedWatch) run(ctx context.Context, f *feed) {
 			pause = spec.Retry(broken, machine.StandbyRetry, rand.Float64(), apierr.RetryAfter(err))
 			if err != nil {
 				w.mu.Lock()
-				f.all(sight[*coordinationv1.Lease]{broken: true, err: err})
+				f.all(&sight[*coordinationv1.Lease]{broken: true, err: err})
 				w.mu.Unlock()
 			}
 		}

@@ -307,7 +307,7 @@ func TestJoiningASharedWatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &feed{up: true, readers: map[string][]*reader{}, latest: map[string]shown{}}
-			r := &reader{name: "l", from: test.from, sights: make(chan sight[*coordinationv1.Lease], unread)}
+			r := &reader{name: "l", from: test.from, sights: make(chan *sight[*coordinationv1.Lease], unread)}
 			test.before(f)
 			f.readers["l"] = []*reader{r}
 			f.welcome(r)

@@ -40,8 +40,8 @@ type footprint struct {
 }
 
 // TestServices compares what candidates cost that stand in many elections. A candidate knows
-// the last state of its Lease with the records of all candidates, and has a larger stack; an
-// elector polls.
+// the last state of its Lease with the records of all candidates; an elector polls. The garbage
+// collector must be able to halve the stack of an idle candidate, or the second limit fails.
 func TestServices(t *testing.T) {
 	shared := measureServices(t, ourNode(true))
 	alone := measureServices(t, ourNode(false))
@@ -49,7 +49,7 @@ func TestServices(t *testing.T) {
 	for name, f := range map[string]footprint{"OnLease, one watch": shared, "OnLease": alone, "client-go": upstream} {
 		t.Logf("%-18s  %.2f goroutines, %.1f kB a candidate and %.0f requests a second", name, f.goroutines, f.bytes/1000, f.requests)
 	}
-	if shared.goroutines > 1.01*upstream.goroutines || shared.bytes > 0.6*alone.bytes || shared.requests > upstream.requests/2 {
+	if shared.goroutines > 1.05*upstream.goroutines || shared.bytes > 0.45*alone.bytes || shared.requests > upstream.requests/2 {
 		t.Error("one watch for many elections no longer saves what it should")
 	}
 }
