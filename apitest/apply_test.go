@@ -134,7 +134,8 @@ func TestApplyOfStatusLeavesTheRestAlone(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		deployments := s.Client(apitest.User{}).AppsV1().Deployments("default")
 		want := appsv1apply.Deployment("d", "default").
-			WithSpec(appsv1apply.DeploymentSpec().WithReplicas(2).WithSelector(metav1apply.LabelSelector().WithMatchLabels(map[string]string{"a": "b"}))).
+			WithSpec(appsv1apply.DeploymentSpec().WithReplicas(2).WithSelector(metav1apply.LabelSelector().WithMatchLabels(map[string]string{"a": "b"})).
+				WithTemplate(corev1apply.PodTemplateSpec().WithLabels(map[string]string{"a": "b"}).WithSpec(corev1apply.PodSpec().WithContainers(corev1apply.Container().WithName("c").WithImage("i"))))).
 			WithStatus(appsv1apply.DeploymentStatus().WithReplicas(7))
 		d, err := deployments.Apply(t.Context(), want, as("owner"))
 		if err != nil || d.Status.Replicas != 0 || d.Generation != 1 {

@@ -74,6 +74,8 @@
 //	nodes, pods, leases, LeaseCandidates,  yes, recorded, with the validation
 //	  events, secrets, ResourceSlices,       and defaults that controllers meet
 //	  the status of ResourceClaims
+//	Deployments, ReplicaSets, DaemonSets,  yes, recorded: the defaults, selectors,
+//	  StatefulSets, Jobs, CronJobs           templates, and what may not change
 //	Node authorizer, NodeRestriction, RBAC yes, recorded
 //	other kinds                            metadata, status, generation, watch:
 //	                                         recorded; no defaults, no validation

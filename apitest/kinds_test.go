@@ -28,6 +28,15 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
+// deploymentSpec is the spec of a Deployment whose pods have the label a=b.
+func deploymentSpec(replicas int32) appsv1.DeploymentSpec {
+	labels := map[string]string{"a": "b"}
+	return appsv1.DeploymentSpec{
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+	}
+}
+
 func TestKindsOfTheSchemeAreServed(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
@@ -39,7 +48,7 @@ func TestKindsOfTheSchemeAreServed(t *testing.T) {
 		defer w.Stop()
 		d, err := deployments.Create(t.Context(), &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Name: "d", Labels: map[string]string{"a": "b"}, Finalizers: []string{"example.com/f"}},
-			Spec:       appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)}, Status: appsv1.DeploymentStatus{Replicas: 3},
+			Spec:       deploymentSpec(1), Status: appsv1.DeploymentStatus{Replicas: 3},
 		}, metav1.CreateOptions{})
 		if err != nil || d.UID == "" || d.Generation != 1 || d.Status.Replicas != 0 {
 			t.Fatalf("created: %v %+v", err, d)

@@ -182,7 +182,7 @@ func TestListPast(t *testing.T) {
 // subresource keeps the labels.
 func TestDeployment(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	d := s.Put(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "d", Labels: map[string]string{"l": "1"}}}).(*appsv1.Deployment)
+	d := s.Put(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "d", Labels: map[string]string{"l": "1"}}, Spec: deploymentSpec(1)}).(*appsv1.Deployment)
 	deployments := s.Client(apitest.User{}).AppsV1().Deployments("default")
 	for _, step := range []struct {
 		change      func()
@@ -367,8 +367,7 @@ func TestScale(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	deployments := s.Client(apitest.User{}).AppsV1().Deployments("default")
 	ctx := t.Context()
-	d, err := deployments.Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: appsv1.DeploymentSpec{
-		Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}}, metav1.CreateOptions{})
+	d, err := deployments.Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: deploymentSpec(1)}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -167,7 +167,11 @@ func TestDeleteInAStep(t *testing.T) {
 // writes the status once.
 func recreated(bug string) func(w *explore.World) explore.Scenario {
 	return func(w *explore.World) explore.Scenario {
-		w.Server.Put(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app"}})
+		labels := map[string]string{"app": "a"}
+		w.Server.Put(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app"}, Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+		}})
 		return explore.Scenario{
 			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
 				client := kubernetes.NewForConfigOrDie(p.Config)

@@ -109,7 +109,7 @@ func minor(version string) string {
 func all() []scenario {
 	var list []scenario
 	for _, part := range [][]scenario{
-		objectCases, updateCases, patchCases, deleteCases, listCases, watchCases, encodingCases,
+		objectCases, workloadCases, updateCases, patchCases, deleteCases, listCases, watchCases, encodingCases,
 		nodeCases, podCases, podStatusCases, podSubresourceCases, identityCases, rbacCases, coordinationCases, eventCases, coreCases, sliceCases, discoveryCases,
 		genericCases, applyCases, ruleCases, schemaCases, corpusCases,
 	} {

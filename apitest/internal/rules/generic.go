@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -108,6 +109,15 @@ func (k *Kind) follow(stored runtime.Object) {
 	if _, ok := typ.FieldByName("Spec"); ok && !withoutGeneration[k.Name] {
 		k.Spec = func(obj runtime.Object) any { return part(obj, "Spec").Addr().Interface() }
 	}
+	if w, ok := workloads[k.GroupKind()]; ok {
+		k.Defaults = w.defaults
+		k.validate = func(write *Write, obj, old runtime.Object) field.ErrorList {
+			if w.validate == nil || write.Subresource != "" {
+				return nil
+			}
+			return w.validate(write, obj, old)
+		}
+	}
 	if k.Name == "PriorityClass" {
 		k.Defaults, k.Admit, k.validate = defaultClass, admitClass, validateClass
 		k.Spec = func(runtime.Object) any { return nil } // its generation is always 1
@@ -141,10 +151,14 @@ func (k *Kind) follow(stored runtime.Object) {
 	if _, ok := typ.FieldByName("Status"); !ok || !k.Status {
 		return
 	}
-	k.OnCreate = func(_ *Write, obj runtime.Object) { part(obj, "Status").SetZero() }
+	k.OnCreate = func(w *Write, obj runtime.Object) {
+		part(obj, "Status").SetZero()
+		prepareWorkload(w, obj, nil)
+	}
 	k.OnUpdate = func(w *Write, obj, old runtime.Object) {
 		if w.Subresource == "" {
 			part(obj, "Status").Set(part(old, "Status"))
+			prepareWorkload(w, obj, old)
 			return
 		}
 		// A write of a subresource changes only the status, and metadata.

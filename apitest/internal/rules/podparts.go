@@ -81,7 +81,7 @@ func resized(containers, old []corev1.Container) []corev1.Container {
 // validateResize checks a write to /resize, which may change CPU and memory of containers.
 func validateResize(w *Write, p, o *corev1.Pod) field.ErrorList {
 	path := field.NewPath("spec")
-	errs := validatePodSpec(&p.Spec)
+	errs := validatePodSpec(&p.Spec, path)
 	if was := o.Status.QOSClass; qosClass(&p.Spec) != was {
 		errs = append(errs, field.Invalid(path, was, "Pod QOS Class may not change as a result of resizing"))
 	}

@@ -97,11 +97,29 @@ func admitPod(w *Write, obj, old runtime.Object) error {
 	return prioritize(w, p)
 }
 
-// defaultPod sets the defaults that a kubelet or another node agent reads. It
-// does not set those of volumes of storage systems.
+// defaultPod sets the defaults of a pod: those of its spec, and those that only pods have.
 func defaultPod(obj runtime.Object) {
 	p := obj.(*corev1.Pod)
-	s := &p.Spec
+	defaultPodSpec(&p.Spec)
+	if p.Spec.EnableServiceLinks == nil {
+		p.Spec.EnableServiceLinks = ptr.To(corev1.DefaultEnableServiceLinks)
+	}
+	EachContainer(p, func(c *corev1.Container) {
+		for k, v := range c.Resources.Limits {
+			if _, ok := c.Resources.Requests[k]; !ok {
+				if c.Resources.Requests == nil {
+					c.Resources.Requests = corev1.ResourceList{}
+				}
+				c.Resources.Requests[k] = v.DeepCopy()
+			}
+		}
+	})
+	defaultIPs(&p.Status)
+}
+
+// defaultPodSpec sets the defaults that a kubelet or another node agent reads. It
+// does not set those of volumes of storage systems.
+func defaultPodSpec(s *corev1.PodSpec) {
 	if s.RestartPolicy == "" {
 		s.RestartPolicy = corev1.RestartPolicyAlways
 	}
@@ -116,9 +134,6 @@ func defaultPod(obj runtime.Object) {
 	} else if *s.TerminationGracePeriodSeconds < 0 {
 		s.TerminationGracePeriodSeconds = ptr.To[int64](1)
 	}
-	if s.EnableServiceLinks == nil {
-		s.EnableServiceLinks = ptr.To(corev1.DefaultEnableServiceLinks)
-	}
 	if s.SecurityContext == nil {
 		s.SecurityContext = &corev1.PodSecurityContext{}
 	}
@@ -129,17 +144,14 @@ func defaultPod(obj runtime.Object) {
 	for i := range s.Volumes {
 		defaultVolume(&s.Volumes[i].VolumeSource)
 	}
-	EachContainer(p, defaultContainer)
-	if s.HostNetwork {
-		EachContainer(p, func(c *corev1.Container) {
-			for i := range c.Ports {
-				if c.Ports[i].HostPort == 0 {
-					c.Ports[i].HostPort = c.Ports[i].ContainerPort
-				}
+	eachContainer(s, func(c *corev1.Container) {
+		defaultContainer(c)
+		for i := range c.Ports {
+			if s.HostNetwork && c.Ports[i].HostPort == 0 {
+				c.Ports[i].HostPort = c.Ports[i].ContainerPort
 			}
-		})
-	}
-	defaultIPs(&p.Status)
+		}
+	})
 }
 
 func defaultContainer(c *corev1.Container) {
@@ -173,14 +185,6 @@ func defaultContainer(c *corev1.Container) {
 			if h != nil {
 				defaultHTTPGet(h.HTTPGet)
 			}
-		}
-	}
-	for k, v := range c.Resources.Limits {
-		if _, ok := c.Resources.Requests[k]; !ok {
-			if c.Resources.Requests == nil {
-				c.Resources.Requests = corev1.ResourceList{}
-			}
-			c.Resources.Requests[k] = v.DeepCopy()
 		}
 	}
 }
@@ -261,15 +265,17 @@ func defaultVolume(s *corev1.VolumeSource) {
 
 // EachContainer calls f with the init containers, the containers and the ephemeral
 // containers of a pod.
-func EachContainer(p *corev1.Pod, f func(*corev1.Container)) {
-	for i := range p.Spec.InitContainers {
-		f(&p.Spec.InitContainers[i])
+func EachContainer(p *corev1.Pod, f func(*corev1.Container)) { eachContainer(&p.Spec, f) }
+
+func eachContainer(s *corev1.PodSpec, f func(*corev1.Container)) {
+	for i := range s.InitContainers {
+		f(&s.InitContainers[i])
 	}
-	for i := range p.Spec.Containers {
-		f(&p.Spec.Containers[i])
+	for i := range s.Containers {
+		f(&s.Containers[i])
 	}
-	for i := range p.Spec.EphemeralContainers {
-		f((*corev1.Container)(&p.Spec.EphemeralContainers[i].EphemeralContainerCommon))
+	for i := range s.EphemeralContainers {
+		f((*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon))
 	}
 }
 
@@ -416,7 +422,7 @@ func SetPodCondition(p *corev1.Pod, c corev1.PodCondition) bool {
 func validatePod(w *Write, obj, old runtime.Object) field.ErrorList {
 	p := obj.(*corev1.Pod)
 	if old == nil {
-		errs := validatePodSpec(&p.Spec)
+		errs := validatePodSpec(&p.Spec, field.NewPath("spec"))
 		if len(p.Spec.EphemeralContainers) > 0 {
 			errs = append(errs, field.Forbidden(field.NewPath("spec", "ephemeralContainers"), "cannot be set on create"))
 		}
@@ -427,7 +433,7 @@ func validatePod(w *Write, obj, old runtime.Object) field.ErrorList {
 	case "status":
 		return validatePodStatus(w, p, o)
 	case "":
-		return append(validatePodSpec(&p.Spec), validatePodChange(&p.Spec, &o.Spec)...)
+		return append(validatePodSpec(&p.Spec, field.NewPath("spec")), validatePodChange(&p.Spec, &o.Spec)...)
 	case "ephemeralcontainers":
 		return validateEphemeral(&p.Spec, o.Spec.EphemeralContainers)
 	case "resize":
@@ -436,8 +442,7 @@ func validatePod(w *Write, obj, old runtime.Object) field.ErrorList {
 	return nil
 }
 
-func validatePodSpec(s *corev1.PodSpec) field.ErrorList {
-	path := field.NewPath("spec")
+func validatePodSpec(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 	volumes, errs := validateVolumes(s.Volumes, path.Child("volumes"))
 	if len(s.Containers) == 0 {
 		errs = append(errs, field.Required(path.Child("containers"), ""))

@@ -14,10 +14,13 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/transport"
+	"k8s.io/utils/ptr"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/apitest/explore"
 	"github.com/kubewright/kubewright/election"
 )
@@ -68,6 +71,7 @@ func exploreElection(t *testing.T, cfg explore.Config, lag time.Duration, wrap .
 		priority := map[string]int32{"a": 1, "b": 0}
 		highest := uint64(0)
 		told := story{mu: &mu, lag: lag}
+		w.Server.Observe(told.lease)
 		leading := func() []string {
 			mu.Lock()
 			defer mu.Unlock()
@@ -164,7 +168,25 @@ type story struct {
 	mu    *sync.Mutex
 	lag   time.Duration // by which observations may be late
 	ended time.Time     // when the work of a leader last came to its end
-	wrong error
+	// The holder of the Lease, the time of its last renewal, and that of the holder before. A
+	// process that has claimed the Lease and dies before its work begins was its holder.
+	holder          string
+	renewed, before time.Time
+	wrong           error
+}
+
+// lease takes note of the holder of the Lease.
+func (s *story) lease(c apitest.Change) {
+	l, ok := c.Object.(*coordinationv1.Lease)
+	if !ok || l.Spec.RenewTime == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if holder := ptr.Deref(l.Spec.HolderIdentity, ""); holder != s.holder {
+		s.holder, s.before = holder, s.renewed
+	}
+	s.renewed = l.Spec.RenewTime.Time // candidates write the Lease too
 }
 
 // hooks returns the hooks of a candidate of a process.
@@ -174,7 +196,11 @@ func (s *story) hooks(p *explore.Process) election.Hooks {
 		defer s.mu.Unlock()
 		// A candidate that started later has seen no leader, and says so. The work goes on
 		// for RenewDeadline after the last renewal.
-		if gap := time.Since(s.ended); !s.ended.IsZero() && e.Vacant != 0 && (e.Vacant < gap-s.lag || e.Vacant > gap+election.DefaultRenewDeadline+s.lag) {
+		from := s.ended
+		if s.before.After(from) {
+			from = s.before
+		}
+		if gap := time.Since(from); !s.ended.IsZero() && e.Vacant != 0 && (e.Vacant < gap-s.lag || e.Vacant > gap+election.DefaultRenewDeadline+s.lag) {
 			s.wrong = fmt.Errorf("%s says that there was no leader for %v, and there was none for %v", p.Host, e.Vacant, gap)
 		}
 	}}

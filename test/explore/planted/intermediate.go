@@ -83,7 +83,11 @@ func resize(ctx context.Context, o *operator) error {
 	}
 	set, err := sets.Get(ctx, "db", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		_, err = sets.Create(ctx, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db", Annotations: annotations}}, metav1.CreateOptions{})
+		labels := map[string]string{"app": "db"}
+		_, err = sets.Create(ctx, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db", Annotations: annotations}, Spec: appsv1.StatefulSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "db", Image: "db"}}}},
+		}}, metav1.CreateOptions{})
 		return err
 	}
 	if err != nil {
