@@ -62,3 +62,23 @@ func TestARestoreDuringACall(t *testing.T) {
 		})
 	}
 }
+
+// The API server is restored to before the deletion of a pod whose DELETE was sent, and the watch
+// lags. The pod that lives again has the UID that the DELETE names: none is sent without a look.
+func TestADeleteIsNotRepeatedAfterARestore(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		w.bind(newPod("a"))
+		pass(5 * time.Second)
+		restore := w.server.Backup()
+		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStop, Delay: 10 * time.Second, Times: 1})
+		w.kubectlDelete("a", 30)
+		pass(5 * time.Second)
+		defer w.server.LagWatches(watches, 5*time.Minute)()
+		pass(10 * time.Second)
+		w.expectRequests(2, 1, 0)
+		restore()
+		pass(2 * time.Minute)
+		w.expectRequests(3, 1, 1) // the end is written again
+	})
+}

@@ -15,7 +15,7 @@ import (
 )
 
 // restoreLag is the time after which the controller has seen that the API server was restored,
-// although watches lag. Until then it may repeat a DELETE that the restore has undone.
+// although watches lag.
 const restoreLag = 2 * time.Minute
 
 // watchWrites checks each write of the controller before the server gets it.
@@ -73,10 +73,7 @@ func (s *soaker) judgeDelete(r apitest.Request) {
 	if s.backend.Running(uid) {
 		s.t.Errorf("DELETE of %s, which runs", r.Name)
 	}
-	s.mu.Lock()
-	known := time.Since(s.restored) > restoreLag
-	s.mu.Unlock()
-	if known && pod != nil && pod.UID == uid && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
+	if pod != nil && pod.UID == uid && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
 		s.t.Errorf("DELETE of %s in phase %s", r.Name, pod.Status.Phase)
 	}
 }

@@ -237,7 +237,8 @@ func (t *State) reset(now Instant) {
 	p := &t.provider
 	*p = providerState{born: p.born, nodeName: p.nodeName, admitted: p.admitted, disputed: p.disputed, kept: p.kept, saved: p.saved}
 	t.call = callState{inflight: t.call.inflight}
-	t.write = writeState{inflight: t.write.inflight, news: newsState{statusSeq: t.write.news.statusSeq + 1, storedSeq: t.write.news.storedSeq}}
+	w := t.write
+	t.write = writeState{inflight: w.inflight, unread: w.unread || w.inflight != nil && w.inflight.Op == Delete, news: newsState{statusSeq: w.news.statusSeq + 1, storedSeq: w.news.storedSeq}}
 	if e := t.end; pod != nil && e != nil && e.reason == StopEvicted {
 		t.end = &termination{reason: e.reason, failure: e.failure, since: e.since, grace: e.grace}
 	} else {

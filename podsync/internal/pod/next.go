@@ -196,7 +196,7 @@ const (
 	needStatus        // a status that is not final
 	needFinal         // the final status
 	needDelete        // the DELETE
-	needDeletion      // the DELETE once more, because the deletion did not finish
+	needDeletion      // the DELETE once more, after a GET, because the deletion did not finish
 )
 
 // need returns what the API lacks of the pod. A status that the API calls invalid is not
@@ -250,6 +250,9 @@ func (t *State) decideWrite(now Instant) Action {
 	}
 	if now < at {
 		return Action{Wake: at}
+	}
+	if s.Op == Delete && t.write.unread {
+		s.Op = Get
 	}
 	s.Wake = Never
 	return s

@@ -277,7 +277,7 @@ func TestPlan(t *testing.T) {
 		}), at: goneAfter, stage: Final, write: Delete},
 		{name: "finalizers left only", scene: ended(finalizer, deletedWithin(0)), stage: Released, call: Release},
 		{name: "deleted: release", scene: ended(deletedWithin(30)).with(func(s *scene) { s.deleteSent(tick) }), stage: Released, call: Release},
-		{name: "half-done deletion: once more", scene: ended(deletedWithin(30)).with(func(s *scene) { s.deleteSent(tick) }), at: 30 * time.Second, stage: Released, call: Release, write: Delete},
+		{name: "half-done deletion: asked before it is repeated", scene: ended(deletedWithin(30)).with(func(s *scene) { s.deleteSent(tick) }), at: 30 * time.Second, stage: Released, call: Release, write: Get},
 		{name: "removed: release", scene: ended().with(func(s *scene) { s.markDeleted(tick) }), stage: Final, call: Release},
 		{name: "removed, no releaser: stop once", scene: ended().with(func(s *scene) { s.r.Releases = false; s.markDeleted(tick) }), stage: Final, call: Stop, grace: time.Second},
 		{name: "removed while it runs", scene: runningPod().with(func(s *scene) { s.markDeleted(tick) }), stage: Terminating, call: Stop, grace: 30 * time.Second},

@@ -243,6 +243,8 @@ func (w *script) edit(words []string) string {
 			pod.OwnerReferences = []metav1.OwnerReference{{Controller: new(true)}}
 		case "generation":
 			pod.Generation = n
+		case "undeleted": // in a backup
+			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 		case "version": // a backup is restored
 			pod.ResourceVersion = value
 			w.server = pod
@@ -370,7 +372,9 @@ func (w *script) answer(words []string) string {
 	case "equal":
 		return w.apply(Stored{})
 	case "lost": // the answer is lost
-		w.stored()
+		if w.state.InFlight(Writes).Op == Patch {
+			w.stored()
+		}
 		return w.apply(WriteFailed{MayBeStored: true, Unanswered: true})
 	case "unanswered":
 		return w.apply(WriteFailed{Unanswered: true})

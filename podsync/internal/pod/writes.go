@@ -100,7 +100,7 @@ func (t *State) notFound(now Instant) {
 // deleteSent records that the API has accepted the DELETE. Finalizers may still keep the
 // object.
 func (t *State) deleteSent(now Instant) {
-	t.write.inflight = nil
+	t.write.inflight, t.write.unread = nil, true
 	t.write.failures, t.write.retryAt = 0, 0
 	t.becomeReleased(now)
 }
@@ -142,12 +142,16 @@ func (t *State) finishGet(now Instant, seq uint64, pod *corev1.Pod) {
 	case pod != nil:
 		t.api.notFoundAt = 0
 		t.write.news.overwritten = true
+		t.write.unread = t.write.unread && !(t.final() && (pod.DeletionTimestamp != nil || t.provider.deletes)) // else it lives again
 		if beaten && pod.ResourceVersion == base.ResourceVersion {
 			// No other client has written: the conflict has another cause.
 			t.write.retryAt = now + t.rules.Retry.Delay(int(t.write.failures))
 		}
 	case t.api.notFoundAt == 0:
 		t.api.notFoundAt = now
+		if t.write.unread {
+			t.becomeReleased(now) // the DELETE was stored
+		}
 	default:
 		t.markMissing(now) // the second answer
 	}
@@ -160,6 +164,7 @@ func (t *State) writeFailed(now Instant, ev WriteFailed) {
 		// than the stored one.
 		t.write.read = readUnsure
 	}
+	t.write.unread = t.write.unread || t.write.inflight.Op == Delete && ev.MayBeStored
 	t.write.inflight = nil
 	t.write.failures++
 	delay := t.rules.Retry.Delay(int(t.write.failures))
