@@ -1368,6 +1368,41 @@ func TestAClusterPoolBecomesANodePoolAfterAnInvalidSet(t *testing.T) {
 	})
 }
 
+// TestSetAllAsksAgainForSlicesWithoutANode: the list of them fails once. The pool that SetAll
+// does not name is removed as soon as a list succeeds.
+func TestSetAllAsksAgainForSlicesWithoutANode(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.user = admin
+		r.start()
+		r.publish(resourceslice.Pool{Devices: devices(1)})
+		r.there(func() sliceType {
+			s := live("s1", 1, 1, device(1, "a"))
+			s.Spec.NodeName, s.Spec.AllNodes, s.Spec.Pool.Name = nil, new(true), "old"
+			s.OwnerReferences = r.slices()[0].OwnerReferences
+			return s
+		}())
+		r.consumer.remove()
+		up := r.s.Inject(apitest.Fault{
+			Match: apitest.Match{User: admin.Name, Verb: "list", Resource: "resourceslices", Func: func(q apitest.Request) bool {
+				return !strings.Contains(q.FieldSelector, "spec.nodeName="+node)
+			}},
+			Status: statuserr.New(503, metav1.StatusReasonServiceUnavailable, "down"),
+		})
+		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{node: {Devices: devices(1)}}); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(time.Minute)
+		if n := len(r.slices()); n != 2 {
+			t.Errorf("%d slices while those without a node can't be listed, want 2", n)
+		}
+		up()
+		r.settle(time.Minute)
+		if all := r.slices(); len(all) != 1 || all[0].Spec.NodeName == nil {
+			t.Errorf("slices %v, want that of the node", all)
+		}
+	})
+}
+
 // TestSetAllWithNodeCredentials: they can't list slices without a node, and can't
 // have created any.
 func TestSetAllWithNodeCredentials(t *testing.T) {

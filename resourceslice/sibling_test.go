@@ -101,6 +101,25 @@ func TestARollingUpdateIsNoFight(t *testing.T) {
 	})
 }
 
+// TestTheOlderInstanceStaysOlderInItsNextSession: it lists again what the newer one wrote after
+// its first list.
+func TestTheOlderInstanceStaysOlderInItsNextSession(t *testing.T) {
+	two(t, func(older, newer *rig) {
+		older.s.Serve(resourcev1.SchemeGroupVersion, false)
+		older.s.DropWatches(apitest.Match{})
+		older.settle(time.Minute)
+		older.s.Serve(resourcev1.SchemeGroupVersion, true)
+		older.settle(5 * time.Minute)
+		changed := models(200, "a")
+		changed[7] = device(7, "sick")
+		older.set(resourceslice.Pool{Devices: changed})
+		for range 100 {
+			older.settle(100 * time.Millisecond)
+			older.expectModel("after the next list", "b")
+		}
+	})
+}
+
 // TestQuestionsThatFailNowAndThenAreNotReported: each is asked again at once, and answered
 // then. Minutes lie between them, so that they are no outage.
 func TestQuestionsThatFailNowAndThenAreNotReported(t *testing.T) {

@@ -31,7 +31,15 @@ func TestElection(t *testing.T) {
 	cfg := config(testing.Short())
 	// A backup can free a Lease that a leader holds. Package election says so.
 	cfg.Faults = slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool { return f.Name == "restore" })
-	exploreElection(t, cfg, anyLag)
+	exploreElection(t, cfg, anyLag, false)
+}
+
+// TestElectionInASharedWatch is TestElection with candidates that follow the Lease in a watch
+// of the namespace.
+func TestElectionInASharedWatch(t *testing.T) {
+	cfg := config(testing.Short())
+	cfg.Faults = slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool { return f.Name == "restore" })
+	exploreElection(t, cfg, anyLag, true)
 }
 
 // TestElectionTellsTheTimes explores crashes and pauses while each answer to a write comes
@@ -42,7 +50,7 @@ func TestElectionTellsTheTimes(t *testing.T) {
 	cfg.Faults = slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool {
 		return !strings.HasPrefix(f.Name, "crash") && f.Name != "takeover"
 	})
-	exploreElection(t, cfg, 500*time.Millisecond, lateAnswers)
+	exploreElection(t, cfg, 500*time.Millisecond, false, lateAnswers)
 }
 
 // lateAnswers delays the answers to writes until the watches have delivered the effects.
@@ -63,7 +71,7 @@ func (f roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { retur
 // anyLag is the longest time by which a fault makes an observation late.
 const anyLag = 16 * time.Second
 
-func exploreElection(t *testing.T, cfg explore.Config, lag time.Duration, wrap ...transport.WrapperFunc) {
+func exploreElection(t *testing.T, cfg explore.Config, lag time.Duration, shared bool, wrap ...transport.WrapperFunc) {
 	cfg.Ignore = []string{"Lease.spec.holderIdentity", "Lease.metadata.annotations", "Lease.metadata.labels"}
 	explore.Run(t, cfg, func(w *explore.World) explore.Scenario {
 		var mu sync.Mutex
@@ -97,8 +105,16 @@ func exploreElection(t *testing.T, cfg explore.Config, lag time.Duration, wrap .
 				for _, w := range wrap {
 					p.Config.Wrap(w)
 				}
+				client := kubernetes.NewForConfigOrDie(p.Config).CoordinationV1()
+				var watch *election.SharedWatch
+				if shared {
+					var err error
+					if watch, err = election.NewSharedWatch(client, "default"); err != nil {
+						return err
+					}
+				}
 				c, err := election.New(election.Config{
-					Client: kubernetes.NewForConfigOrDie(p.Config).CoordinationV1(), Lease: types.NamespacedName{Namespace: "default", Name: "work"},
+					Client: client, Watch: watch, Lease: types.NamespacedName{Namespace: "default", Name: "work"},
 					Self: election.Peer{Identity: identity, Priority: rank()}, Strategy: election.HighestPriority(election.First()), Hooks: told.hooks(p),
 					Lead: func(ctx context.Context, term election.Term) error {
 						fenced := false
