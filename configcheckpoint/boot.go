@@ -60,9 +60,7 @@ func (c *Controller[T]) Boot(ctx context.Context) (Active[T], error) {
 	}
 	c.repairAfter = time.Now().Add(wait)
 	c.refresh()
-	info := Booted{Ref: c.active.Ref, Role: c.active.Role, Trial: c.active.Trial}
-	c.report(func(o observer) { o.booted(info) })
-	klog.FromContext(ctx).V(2).Info("Chose the configuration", "config", info.Ref.String(), "role", info.Role, "trial", info.Trial)
+	klog.FromContext(ctx).V(2).Info("Chose the configuration", "config", c.active.Ref.String(), "role", c.active.Role, "trial", c.active.Trial)
 	return c.active, nil
 }
 

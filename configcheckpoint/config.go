@@ -132,7 +132,7 @@ type Config[T any] struct {
 	Admit func(ctx context.Context, p Payload) (wait time.Duration, err error)
 	// Redact returns the text of an error of Decode, Validate, Health, Apply or Admit,
 	// for the status, the events and the store. The first 200 bytes are used. Set it if
-	// such errors may contain secrets. If it is nil, the text is err.Error(). If it panics,
+	// such errors may contain secrets, as those of Flux did (kustomize-controller #420). If it is nil, the text is err.Error(). If it panics,
 	// the panic is reported, and the text has nothing of the error. It must not block.
 	Redact func(err error) string
 

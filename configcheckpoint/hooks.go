@@ -10,11 +10,10 @@ import "k8s.io/klog/v2"
 // Verdict. They must not block, and may call every method of the Controller. A panic in a
 // hook is reported and has no other effect.
 type Hooks struct {
-	// Booted is called once, with the choice of Boot.
-	Booted func(Booted)
 	// Delivered is called for every payload and error of the source.
 	Delivered func(Delivered)
-	// Staged is called when a new configuration has been stored and assigned.
+	// Staged is called when a new configuration has been stored and assigned. Package kube
+	// records an event then.
 	Staged func(Staged)
 	// Promoted is called when a configuration passes its trial.
 	Promoted func(Promoted)
@@ -24,16 +23,6 @@ type Hooks struct {
 	// StatusChanged is called with the status whenever it has changed. It is
 	// the place to trigger a write of the Node's status.
 	StatusChanged func(Status)
-}
-
-// Booted is the argument of Hooks.Booted.
-type Booted struct {
-	// Ref is the running configuration; zero for the built-in default.
-	Ref Ref
-	// Role is the part it plays.
-	Role Role
-	// Trial means that it is not proven yet.
-	Trial bool
 }
 
 // Delivered is the argument of Hooks.Delivered.
@@ -79,12 +68,6 @@ type Rejected struct {
 type observer struct {
 	logger klog.Logger // of Run
 	hooks  Hooks
-}
-
-func (o observer) booted(i Booted) {
-	if o.hooks.Booted != nil {
-		o.hooks.Booted(i)
-	}
 }
 
 func (o observer) delivered(i Delivered) {

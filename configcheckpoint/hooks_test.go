@@ -25,7 +25,6 @@ func testHooks(t *testing.T) {
 	var log []string
 	add := func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }
 	n.cfg.Hooks = Hooks{
-		Booted:    func(i Booted) { add("booted %s trial %v", i.Role, i.Trial) },
 		Delivered: func(i Delivered) { add("delivered %d bytes, %v", i.Ref.Size, i.Err) },
 		Staged:    func(i Staged) { add("staged %d bytes, proven %v", i.Ref.Size, i.Proven) },
 		Promoted:  func(i Promoted) { add("promoted %d bytes, verdict %v", i.Ref.Size, i.ByVerdict) },
@@ -56,12 +55,10 @@ func testHooks(t *testing.T) {
 	synctest.Wait()
 	n.yields(delivery{err: errors.New("away")})
 	want := strings.Split(strings.TrimSpace(`
-booted Default trial false
 status Default
 delivered 1 bytes, <nil>
 staged 1 bytes, proven false
 status Staged
-booted Assigned trial true
 status Trial
 promoted 1 bytes, verdict false
 status Good
@@ -71,16 +68,13 @@ status DecodeFailed
 delivered 2 bytes, <nil>
 staged 2 bytes, proven false
 status Staged
-booted Assigned trial true
 status Trial
 rejected 2 bytes, Unhealthy, true
 status Unhealthy
-booted LastKnownGood trial false
 status Unhealthy
 delivered 3 bytes, <nil>
 staged 3 bytes, proven false
 status Staged
-booted Assigned trial true
 status Trial
 promoted 3 bytes, verdict true
 status Good

@@ -22,7 +22,7 @@ import (
 func TestAPanicInAHookChangesNothing(t *testing.T) {
 	var want []string
 	for _, name := range []string{
-		"", "Hooks.Booted", "Hooks.Delivered", "Hooks.Staged", "Hooks.Promoted", "Hooks.Rejected", "Hooks.StatusChanged",
+		"", "Hooks.Delivered", "Hooks.Staged", "Hooks.Promoted", "Hooks.Rejected", "Hooks.StatusChanged",
 		"ErrorHandler", "Redact",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +53,6 @@ func testHooksThatPanic(t *testing.T, name string) []string {
 		}
 	}
 	n.cfg.Hooks = Hooks{
-		Booted:        func(Booted) { call("Hooks.Booted") },
 		Delivered:     func(Delivered) { call("Hooks.Delivered") },
 		Staged:        func(Staged) { call("Hooks.Staged") },
 		Promoted:      func(Promoted) { call("Hooks.Promoted") },

@@ -129,7 +129,8 @@ type Config struct {
 	ShutdownTimeout time.Duration
 
 	// Labels and OwnerReferences are set on the Lease if this candidate creates it. An
-	// existing Lease is not changed. With LeaseCandidates the coordinator usually creates
+	// existing Lease is not changed. An owner lets the Lease go with an operator that is
+	// uninstalled (operator-sdk issue 6677). With LeaseCandidates the coordinator usually creates
 	// the Lease, without them. Default: none.
 	Labels          map[string]string
 	OwnerReferences []metav1.OwnerReference
@@ -189,7 +190,7 @@ func (cfg *Config) rules(id string, strategy spec.Strategy) machine.Rules {
 	return machine.Rules{
 		ID: id, Lease: cfg.Lease, Strategy: strategy, Exclusive: cfg.ExclusiveIdentity, Coordinated: cfg.Registry.native,
 		LeaseDuration: cfg.Timing.LeaseDuration, RenewDeadline: cfg.Timing.RenewDeadline, RenewInterval: cfg.Timing.RenewInterval,
-		AckTimeout: cfg.Timing.AckTimeout, MinTenure: cfg.Timing.MinTenure,
+		AckTimeout: ackTimeout, MinTenure: cfg.Timing.MinTenure,
 		CallTimeout: cfg.CallTimeout, ShutdownTimeout: cfg.ShutdownTimeout,
 		Labels: cfg.Labels, OwnerReferences: cfg.OwnerReferences, Random: rand.Float64,
 	}
@@ -292,12 +293,14 @@ const (
 	DefaultRenewInterval = 3 * time.Second
 	// DefaultDrain is the default if LeaseDuration is DefaultLeaseDuration or longer.
 	DefaultDrain = 3 * time.Second
-	// DefaultAckTimeout is the time that a candidate has to answer an offer.
-	DefaultAckTimeout = 5 * time.Second
 	// DefaultMinTenure is the time that a leader leads before it offers the lease to
 	// a better candidate.
 	DefaultMinTenure = 30 * time.Second
 )
+
+// ackTimeout is the time that a candidate has to accept an offer of the lease. The API
+// server's controller of LeaseCandidates waits as long (electionDuration).
+const ackTimeout = 5 * time.Second
 
 // minRenewInterval is the shortest valid RenewInterval.
 const minRenewInterval = 100 * time.Millisecond
@@ -320,12 +323,10 @@ type Timing struct {
 	// to a tenth. Default: three tenths of RenewDeadline.
 	RenewInterval time.Duration
 	// Drain is the longest time from the cancellation of the context of the work
-	// until the work returns. If the work takes longer, there can be two leaders.
+	// until the work returns. If the work takes longer, there can be two leaders. A manager of
+	// controller-runtime needs it, whose GracefulShutdownTimeout must not be longer.
 	// Default: a fifth of LeaseDuration, at most DefaultDrain.
 	Drain time.Duration
-	// AckTimeout is the time that a candidate has to accept an offer of the lease.
-	// Default: DefaultAckTimeout.
-	AckTimeout time.Duration
 	// MinTenure is the time that a leader leads before it offers the lease to a
 	// better candidate, so that the lease does not change hands too often while a fleet
 	// restarts. Default: DefaultMinTenure.
@@ -418,7 +419,6 @@ func (t *Timing) complete(call time.Duration) (problems []error) {
 	}
 	def("RenewInterval", &t.RenewInterval, deadline*3/10, minRenewInterval)
 	def("Drain", &t.Drain, min(base/5, DefaultDrain), time.Nanosecond)
-	def("AckTimeout", &t.AckTimeout, DefaultAckTimeout, time.Millisecond)
 	def("MinTenure", &t.MinTenure, DefaultMinTenure, time.Nanosecond)
 	if len(problems) > 0 {
 		return problems

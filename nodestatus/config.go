@@ -204,7 +204,7 @@ type Config struct {
 	// in their first 100 ms. Raise it if [Hooks.Overloaded] is called because functions
 	// are slow. Raise it also if the API server is slow: it must be larger than the
 	// number of nodes, times the latency of a request, divided by ReportInterval. (kwok has
-	// --node-play-stage-parallelism for this.)
+	// the option nodePlayStageParallelism for this.)
 	// Default: DefaultWorkers.
 	Workers int
 

@@ -129,8 +129,8 @@ type Config struct {
 	Checkpoint Checkpoint
 	// OfflineAfter is the time without an answer of the API server, from the beginning of
 	// Run, after which the pods of the Checkpoint start. The codes 502, 503 and 504 do not
-	// count as answers. After a 401 or 403 these pods never start. A machine that is mostly
-	// offline, as one of KubeEdge, needs a short time. Default: DefaultOfflineAfter.
+	// count as answers. After a 401 or 403 these pods never start. A machine at the edge that
+	// restarts without a network, as KubeEdge's do, needs a short time. Default: DefaultOfflineAfter.
 	OfflineAfter time.Duration
 	// Policy decides cases for which programs need different behavior. Default: the
 	// zero Policy.

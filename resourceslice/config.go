@@ -66,7 +66,8 @@ type Config struct {
 	// MinInterval is the least time between two publishes of a pool. The first
 	// Set is published at once. Sets that follow within MinInterval are published
 	// together. A Set that removes a device, or adds a taint with the effect NoSchedule
-	// or NoExecute, does not wait. Default: DefaultMinInterval.
+	// or NoExecute, does not wait. A driver that has set SyncDelay of the DRA helper needs it.
+	// Default: DefaultMinInterval.
 	MinInterval time.Duration
 	// HoldEmpty delays a Set without devices if the pool has devices on the API server,
 	// because a driver that starts too early at boot may find no devices. Default: 0, no
@@ -76,7 +77,9 @@ type Config struct {
 	// fields: consumesCounters, compatibilityGroups in it (feature gate
 	// DRADeviceCompatibilityGroups, off by default in Kubernetes 1.37), or a taint with the
 	// effect NoSchedule or NoExecute. By default such a device is not published, because
-	// partitions that exclude each other could be allocated at the same time.
+	// partitions that exclude each other could be allocated at the same time. The DRA helper
+	// (k8s.io/dynamic-resource-allocation/resourceslice) always publishes it, so a driver that
+	// comes from there may rely on that.
 	//
 	// If other fields are dropped, the device is always published. Without
 	// bindingConditions a Pod is bound before its device is ready, and waits when the

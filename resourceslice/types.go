@@ -39,7 +39,8 @@ type Pool struct {
 	Devices []resourcev1.Device
 	// Ordered makes the order of Devices a part of the content: it holds across all
 	// slices, at all times, and another order is a change. That takes a write of all
-	// slices if a device must move to another slice. Default: false.
+	// slices if a device must move to another slice. With the DRA helper a driver has that
+	// order, because it fills the slices itself. Default: false.
 	Ordered bool
 	// SharedCounters are the counter sets that devices consume from. They need
 	// an API server that serves resource.k8s.io/v1 in the layout of Kubernetes
@@ -49,9 +50,11 @@ type Pool struct {
 	// node of Config.NodeName.
 	Nodes NodeSelection
 	// PartitionTypeAttribute is spec.partitionTypeAttribute of the slices with
-	// devices that consume counters. Default: none.
+	// devices that consume counters. A driver for GPUs with partitions, such as MIG, sets it
+	// (feature gate DRAPartitionableDevicesType). Default: none.
 	PartitionTypeAttribute resourcev1.FullyQualifiedName
-	// SkipNodeOperations is spec.skipNodeOperations of all slices with devices.
+	// SkipNodeOperations is spec.skipNodeOperations of all slices with devices. A driver whose
+	// devices need no preparation on the node sets it (KEP-5945).
 	SkipNodeOperations []resourcev1.SkipNodeOperation
 }
 

@@ -238,7 +238,7 @@ func (n *Node) build(provider node.PodLifecycleHandler, nodeProvider node.NodePr
 
 	statusCfg := nodestatus.Config{
 		Client: n.cfg.Heartbeats.CoreV1(), NodeName: n.name, Lease: n.lease, Template: template, NodeCredentials: n.cfg.NodeCredentials,
-		Setters:   []nodestatus.Setter{nodestatus.StandardLabels(), n.setPort, nodestatus.DeclaredFeatures(nodeapi.FeatureWebSockets), n.adapter.Setter},
+		Setters:   []nodestatus.Setter{nodestatus.StandardLabels(), n.setPort, nodestatus.DeclaredFeatures(nodeapi.FeatureWebSockets), diskUnknown, n.adapter.Setter},
 		OnDeleted: nodestatus.DeletedReregister, OnShutdown: nodestatus.ShutdownNotReady, EventRecorder: &n.recorder,
 		// A node whose pods are not looked after is not ready.
 		HealthChecks: []nodestatus.HealthCheck{n.adapter.HealthCheck, n.pods.CheckProvider},

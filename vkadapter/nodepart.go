@@ -89,6 +89,15 @@ func (a *Adapter) Setter(_ context.Context, node *corev1.Node) error {
 	return nil
 }
 
+// diskUnknown sets the condition DiskPressure for a provider that does not report it: its pods
+// have the disks of a backend, which nothing here can measure.
+func diskUnknown(_ context.Context, node *corev1.Node) error {
+	nodestatus.SetCondition(node, corev1.NodeCondition{
+		Type: corev1.NodeDiskPressure, Status: corev1.ConditionUnknown, Reason: "NotReported", Message: "the provider does not report the disks of its backend",
+	})
+	return nil
+}
+
 func setList(to *corev1.ResourceList, from corev1.ResourceList) {
 	if len(from) > 0 {
 		*to = from

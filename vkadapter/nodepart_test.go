@@ -4,6 +4,7 @@
 package vkadapter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -84,6 +85,24 @@ func TestConditionsOfANodeProvider(t *testing.T) {
 	}
 	if got != "Kept=True Remote=False " {
 		t.Errorf("conditions %s", got)
+	}
+}
+
+// A disk that the provider does not report is not said to be well.
+func TestTheDiskOfABackendIsUnknown(t *testing.T) {
+	for _, reported := range []corev1.ConditionStatus{"", corev1.ConditionFalse} {
+		a := adapterOf(t, &scripted{}, Config{})
+		a.nodeNotified(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: reported}}}})
+		node := &corev1.Node{}
+		for _, setter := range []nodestatus.Setter{diskUnknown, a.Setter} {
+			if err := setter(t.Context(), node); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := cmp.Or(reported, corev1.ConditionUnknown)
+		if got := node.Status.Conditions; len(got) != 1 || got[0].Status != want {
+			t.Errorf("%q: conditions %v, want %s", reported, got, want)
+		}
 	}
 }
 

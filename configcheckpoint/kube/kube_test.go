@@ -45,7 +45,6 @@ func TestEvents(t *testing.T) {
 	count := func() { called++ }
 	recorder := events.NewFakeRecorder(10)
 	hooks := WithEvents(configcheckpoint.Hooks{
-		Booted:        func(configcheckpoint.Booted) { count() },
 		Staged:        func(configcheckpoint.Staged) { count() },
 		Promoted:      func(configcheckpoint.Promoted) { count() },
 		Rejected:      func(configcheckpoint.Rejected) { count() },
@@ -54,7 +53,6 @@ func TestEvents(t *testing.T) {
 	}, recorder, &corev1.Node{})
 	alone := WithEvents(configcheckpoint.Hooks{}, recorder, &corev1.Node{})
 	ref := configcheckpoint.Ref{Digest: configcheckpoint.DigestOf(nil), Name: "test"}
-	hooks.Booted(configcheckpoint.Booted{})
 	hooks.Delivered(configcheckpoint.Delivered{})
 	hooks.StatusChanged(configcheckpoint.Status{})
 	for _, h := range []configcheckpoint.Hooks{hooks, alone} {
@@ -71,8 +69,8 @@ func TestEvents(t *testing.T) {
 			}
 		}
 	}
-	if called != 7 {
-		t.Errorf("%d hooks were called, want 7", called)
+	if called != 6 {
+		t.Errorf("%d hooks were called, want 6", called)
 	}
 	if WithEvents(configcheckpoint.Hooks{}, nil, nil).Staged != nil {
 		t.Error("hooks without a recorder")

@@ -36,7 +36,7 @@ const (
 	leaseDuration = election.DefaultLeaseDuration
 	// ackTimeout is the time that a candidate has to answer a ping, and the time for
 	// which the answer is valid.
-	ackTimeout = election.DefaultAckTimeout
+	ackTimeout = 5 * time.Second
 	// minTenure is the time that a holder leads before the controller asks it to give
 	// way to a better candidate.
 	minTenure = election.DefaultMinTenure
@@ -78,7 +78,8 @@ type Config struct {
 	// may handle them. A strategy gets the versions and the creation time of a
 	// LeaseCandidate. It gets Priority and Attributes only for candidates of package
 	// election, because only these store them, in an annotation. If a strategy panics, the
-	// controller reports this and tries again for that Lease. Default: none.
+	// controller reports this and tries again for that Lease. Candidates need it whose
+	// election has a strategy of the program, such as election.HighestPriority. Default: none.
 	Strategies []election.Strategy
 
 	// Name is the name in logs and health checks. Default:

@@ -487,7 +487,7 @@ func TestDeadCandidatesArePingedTogether(t *testing.T) {
 }
 
 // A fleet that died leaves its candidates for half an hour. All are better than the
-// next version's, which needs two AckTimeouts, however many they are.
+// next version's, which needs two timeouts, however many they are.
 func TestManyDeadCandidatesCostOneRound(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {
 		r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "patch"}, Latency: 10 * time.Millisecond})

@@ -27,7 +27,7 @@ type Rules struct {
 	LeaseDuration   time.Duration // Timing.LeaseDuration
 	RenewDeadline   time.Duration // Timing.RenewDeadline
 	RenewInterval   time.Duration // Timing.RenewInterval
-	AckTimeout      time.Duration // Timing.AckTimeout
+	AckTimeout      time.Duration // to accept an offer of the lease
 	MinTenure       time.Duration // Timing.MinTenure
 	CallTimeout     time.Duration // Config.CallTimeout
 	ShutdownTimeout time.Duration // Config.ShutdownTimeout

@@ -50,7 +50,7 @@ var subjects = []subject{
 		samples: []any{podsync.MassOrphans{Refs: make([]podsync.Ref, 6)}}},
 	{name: "resourceslice", make: adapt(metrics.ResourceSlice), none: resourceslice.Hooks{}},
 	{name: "configcheckpoint", make: adapt(metrics.ConfigCheckpoint), none: configcheckpoint.Hooks{},
-		uncounted: []string{"Booted", "Staged"}}, // StatusChanged follows both
+		uncounted: []string{"Staged"}}, // StatusChanged follows
 	{name: "election", make: adapt(balancer), none: election.Hooks{},
 		uncounted: []string{"LeaderChanged", "Offered"},
 		samples:   []any{election.TermStarted{Vacant: time.Second}}},
