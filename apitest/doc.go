@@ -75,7 +75,8 @@
 //	  events, secrets, ResourceSlices,       and defaults that controllers meet
 //	  the status of ResourceClaims
 //	Deployments, ReplicaSets, DaemonSets,  yes, recorded: the defaults, selectors,
-//	  StatefulSets, Jobs, CronJobs           templates, and what may not change
+//	  StatefulSets, Jobs, CronJobs,          templates, and what may not change
+//	  Services
 //	Node authorizer, NodeRestriction, RBAC yes, recorded
 //	other kinds                            metadata, status, generation, watch:
 //	                                         recorded; no defaults, no validation

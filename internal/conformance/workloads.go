@@ -64,6 +64,27 @@ var workloadCases = []scenario{
 		}
 		c.quiet("POST", jobsPath, object{"metadata": object{"name": "a"}, "spec": object{"template": podTemplate("")}}, 422) // restarts always
 	}},
+	{"services", func(c *C) {
+		c.namespace()
+		service := func(name string, spec object) object { return object{"metadata": object{"name": name}, "spec": spec} }
+		ports := []any{object{"port": 80}}
+		c.post(servicesPath, service("headless", object{"clusterIP": "None", "ports": ports, "selector": object{"app": "a"}}), 201)
+		c.post(servicesPath, service("external", object{"type": "ExternalName", "externalName": "example.com"}), 201)
+		// The server draws addresses and ports, so the answers are not in the transcript.
+		made := c.quiet("POST", servicesPath, service("a", object{"ports": ports}), 201)
+		ip := made.str("spec", "clusterIP")
+		if ip == "" || made.str("spec", "ipFamilyPolicy") != "SingleStack" || made.str("spec", "internalTrafficPolicy") != "Cluster" || len(in(made.Body, "spec")["clusterIPs"].([]any)) != 1 {
+			c.Errorf("the Service has no defaults: %s", made.Raw)
+		}
+		if kept := c.quiet("PUT", servicesPath+"/a", service("a", object{"ports": []any{object{"port": 81}}}), 200); kept.str("spec", "clusterIP") != ip {
+			c.Errorf("a PUT without the address %s: %s", ip, kept.Raw)
+		}
+		c.do(req{Method: "PATCH", Path: servicesPath + "/a", Type: mergePatch, Body: object{"spec": object{"clusterIP": "None", "clusterIPs": []any{"None"}}}, Code: 422, quiet: true})
+		node := c.do(req{Method: "PATCH", Path: servicesPath + "/a", Type: mergePatch, Body: object{"spec": object{"type": "NodePort"}}, Code: 200, quiet: true})
+		if port, _ := in(node.Body, "spec")["ports"].([]any)[0].(object)["nodePort"].(float64); port < 30000 || node.str("spec", "externalTrafficPolicy") != "Cluster" {
+			c.Errorf("no port on the nodes: %s", node.Raw)
+		}
+	}},
 	{"statefulsets", func(c *C) {
 		c.namespace()
 		c.post(statefulSetsPath, selecting("a", object{"serviceName": "s", "volumeClaimTemplates": []any{claimTemplate("data")}, "updateStrategy": object{"type": "OnDelete"}}), 201)
