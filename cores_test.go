@@ -19,7 +19,7 @@ var cores = []string{
 	"lease/internal/plan",
 	"election/internal/machine",
 	"election/coordinator/internal/contest",
-	"resourceslice/internal/pool",
+	"resourceslice/internal/core",
 	"nodestatus/internal/status",
 	"podsync/internal/pod",
 	"podsync/podruntime/internal/container",

@@ -23,7 +23,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
-	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
+	"github.com/kubewright/kubewright/resourceslice/internal/core"
 	"github.com/kubewright/kubewright/resourceslice/internal/validation"
 )
 

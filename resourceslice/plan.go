@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
+	"github.com/kubewright/kubewright/resourceslice/internal/core"
 )
 
 // planAnnotation has the digest of the plan that wrote a slice, if the pool was

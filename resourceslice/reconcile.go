@@ -12,6 +12,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -21,7 +22,7 @@ import (
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/report"
-	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
+	"github.com/kubewright/kubewright/resourceslice/internal/core"
 )
 
 const (
@@ -52,9 +53,11 @@ type job struct {
 	c      *Controller
 	s      *session
 	p      *pool
-	w      *work
 	ctx    context.Context // of Run; writes outlive it
 	logger klog.Logger
+
+	mu sync.Mutex // of w, while writers run in parallel; not held together with Controller.mu
+	w  *work
 
 	// As of the beginning.
 	want             *desired
@@ -382,10 +385,10 @@ func (j *job) failed(err error) time.Duration {
 // report reports a lasting error once, until the pool is published without one.
 // Errors with the same key are one.
 func (j *job) report(key string, err error, message string) {
-	j.c.mu.Lock()
+	j.mu.Lock()
 	known := j.w.reported[key]
 	j.w.reported[key] = true
-	j.c.mu.Unlock()
+	j.mu.Unlock()
 	if known {
 		j.logger.V(4).Info(message, "err", err)
 		return
@@ -412,8 +415,8 @@ func (j *job) noteRepair(p *plan) {
 	if j.isRepair() || j.driftedAt.IsZero() || p.isReply() || j.status.Published != j.status.Revision {
 		return
 	}
-	j.c.mu.Lock()
 	j.w.repairs = j.driftedAt
+	j.c.mu.Lock()
 	j.c.apply(j.p, core.Repair{})
 	e := &ContendedError{Pool: j.p.id, Manager: j.p.contender, Repairs: j.p.state.Repairs(), Next: j.p.state.RepairDelay(time.Now())}
 	j.c.mu.Unlock()
@@ -490,11 +493,13 @@ func (j *job) finish(done *Published) {
 // openWindow records that the pool is half published. Writers call it in
 // parallel.
 func (j *job) openWindow(generation int64) {
+	j.mu.Lock()
+	j.w.ours = generation
+	j.mu.Unlock()
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	j.w.ours = generation
-	if j.w.windowAt.IsZero() {
-		j.w.windowAt = time.Now()
+	if j.p.windowAt.IsZero() {
+		j.p.windowAt = time.Now()
 	}
 	j.p.update(func(s *Status) { s.Complete = false })
 }
@@ -502,10 +507,10 @@ func (j *job) openWindow(generation int64) {
 func (j *job) closeWindow() {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	if !j.w.windowAt.IsZero() {
-		j.w.window += time.Since(j.w.windowAt)
+	if !j.p.windowAt.IsZero() {
+		j.w.window += time.Since(j.p.windowAt)
 	}
-	j.w.windowAt = time.Time{}
+	j.p.windowAt = time.Time{}
 }
 
 func (j *job) isHalf() bool {
@@ -553,11 +558,8 @@ func (j *job) sumUp() {
 // or dropped: a webhook or a feature gate may have changed.
 const retryFaults = time.Hour
 
-// pool is all state of one pool.
-//
-// Its fields are guarded by Controller.mu, with one exception: only the worker
-// that reconciles the pool uses those of work, and the queue gives a pool to one
-// worker at a time. Writers of one worker run in parallel and lock for work too.
+// pool is the state of one pool. Controller.mu guards its fields. Only the worker that
+// reconciles the pool uses work.
 //
 // Invariants, in addition to those of core.State:
 //   - isGone: no slice of the pool is touched.
@@ -576,6 +578,7 @@ type pool struct {
 	state     *core.State // when it is reconciled, and by which instance
 	contender string      // the field manager of another writer, if known
 	resendAll bool        // the API server may have changed: forget its answers
+	windowAt  time.Time   // the first write of a generation, until the last
 
 	work work
 }
@@ -592,7 +595,8 @@ type request struct {
 	revision int64 // of the pool when it was planned, 0 for the last repetition
 }
 
-// work is the part of a pool's state that its worker uses.
+// work is what the workers of a pool hand on, one after the other: the queue gives a pool to
+// one worker at a time. While a worker has several writers, job.mu guards it.
 type work struct {
 	memory
 	// unanswered has the writes that the API server may yet carry out, by name.
@@ -605,9 +609,8 @@ type work struct {
 	reported map[string]bool // errors that were reported
 	problem  error           // what Status.Err is
 
-	writes   int       // since the pool was published
-	windowAt time.Time // the first write of a generation, until the last
-	window   time.Duration
+	writes int           // since the pool was published
+	window time.Duration // for which it was half published in that time
 }
 
 func newPool(id PoolID, state *core.State) *pool {
@@ -617,7 +620,7 @@ func newPool(id PoolID, state *core.State) *pool {
 }
 
 // half reports whether a generation is begun and not complete.
-func (p *pool) half() bool { return !p.work.windowAt.IsZero() }
+func (p *pool) half() bool { return !p.windowAt.IsZero() }
 
 // local reports whether no slice without a node is wanted.
 func (p *pool) local() bool { return p.want == nil || p.want.nodeName != "" }

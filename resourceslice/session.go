@@ -21,7 +21,7 @@ import (
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/callback"
-	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
+	"github.com/kubewright/kubewright/resourceslice/internal/core"
 )
 
 const (

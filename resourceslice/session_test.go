@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/internal/testlog"
-	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
+	"github.com/kubewright/kubewright/resourceslice/internal/core"
 )
 
 // newWatching makes a session whose watch has just started, and a pool whose content

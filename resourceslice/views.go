@@ -23,7 +23,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/listwatch"
-	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
+	"github.com/kubewright/kubewright/resourceslice/internal/core"
 )
 
 // listTimeout is the deadline of a list, which may be long.

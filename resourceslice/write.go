@@ -24,7 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apierr"
-	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
+	"github.com/kubewright/kubewright/resourceslice/internal/core"
 )
 
 // graphLag is the time after a write in which a node may be denied its own slice, because
@@ -119,8 +119,6 @@ func (j *job) rehearse(p *plan) result {
 // confirm ends the doubts about a page if no dry run can tell whether they are right,
 // because a webhook refuses dry runs. It reports whether there were any.
 func (j *job) confirm(page *page) (found bool) {
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
 	contents := []hash{j.want.heads[page.kind()]}
 	for i := range page.items {
 		contents = append(contents, page.items[i].hash)
@@ -185,9 +183,11 @@ func (j *job) abandon(req *request) result {
 			j.c.view.wrote(all[i])
 		}
 	}
+	j.mu.Lock()
+	delete(j.w.unanswered, req.name)
+	j.mu.Unlock()
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	delete(j.w.unanswered, req.name)
 	j.c.apply(j.p, core.Answered{Name: req.name})
 	return result{verdict: outdated}
 }
@@ -315,9 +315,9 @@ func (j *job) call(req *request, do func(ctx context.Context) error) error {
 	if req.dryRun {
 		return err
 	}
-	j.c.mu.Lock()
+	j.mu.Lock()
 	j.w.writes++
-	j.c.mu.Unlock()
+	j.mu.Unlock()
 	if j.c.cfg.Hooks.APICall != nil {
 		j.c.cfg.Hooks.APICall(done)
 	}
@@ -355,31 +355,41 @@ func (j *job) send(req *request) (r result) {
 	if req.dryRun {
 		return r
 	}
-	j.c.mu.Lock()
-	if err == nil {
-		j.w.wrote = time.Now()
-	}
-	switch {
-	case r.verdict < waiting:
-		delete(j.w.unanswered, req.name)
-		j.c.apply(j.p, core.Answered{Name: req.name})
-	case apierr.MayHaveCommitted(err):
-		j.w.unanswered[req.name] = req
-		j.c.apply(j.p, core.LostAnswer{Name: req.name, Create: req.rec == nil, Revision: req.revision})
-	}
-	isOpen := j.w.unanswered[req.name] != nil
-	j.c.mu.Unlock()
-	if req.slice == nil && r.verdict > refused && !isOpen {
+	if isOpen := j.note(req, r.verdict, err); req.slice == nil && r.verdict > refused && !isOpen {
 		j.c.view.mark(req.rec, false)
 	}
 	return r
 }
 
+// note records whether a write was answered, and reports whether it may still be carried out.
+func (j *job) note(req *request, v verdict, err error) (isOpen bool) {
+	answered, lost := v < waiting, v >= waiting && apierr.MayHaveCommitted(err)
+	j.mu.Lock()
+	if err == nil {
+		j.w.wrote = time.Now()
+	}
+	if answered {
+		delete(j.w.unanswered, req.name)
+	} else if lost {
+		j.w.unanswered[req.name] = req
+	}
+	isOpen = j.w.unanswered[req.name] != nil
+	j.mu.Unlock()
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	if answered {
+		j.c.apply(j.p, core.Answered{Name: req.name})
+	} else if lost {
+		j.c.apply(j.p, core.LostAnswer{Name: req.name, Create: req.rec == nil, Revision: req.revision})
+	}
+	return isOpen
+}
+
 // learn records what the API server made of a slice. The verdict is refused if a device
 // must be withheld.
 func (j *job) learn(answers map[hash]*answer) verdict {
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	v := stored
 	for h, a := range answers {
 		if a == nil {
@@ -417,8 +427,8 @@ func (j *job) refuse(page *page, err error) result {
 	}
 	j.logger.V(2).Info("The API server refused a ResourceSlice", "slice", klog.KRef("", page.name), "leftOut", len(bad))
 	j.report(invalid.Error(), invalid, "The pool can't be published as it is")
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	for _, it := range bad {
 		a := &answer{standing: as, instead: instead[it.name], err: invalid, at: time.Now()}
 		if a.instead != nil && a.instead.isSet != it.isSet {
@@ -502,9 +512,9 @@ func (j *job) judge(req *request, err error) result {
 		}
 		return result{verdict: outdated}
 	case apierr.Forbidden:
-		j.c.mu.Lock()
+		j.mu.Lock()
 		recent := time.Since(j.w.wrote) < graphLag
-		j.c.mu.Unlock()
+		j.mu.Unlock()
 		if recent {
 			break
 		}
@@ -552,11 +562,12 @@ func (j *job) lookUp(req *request, because error) result {
 	}
 	j.c.mu.Lock()
 	step := j.p.state.Found(req.name, req.rec == nil, finding)
-	if step == core.Avoid {
-		j.w.taken[req.name] = true
-	}
 	j.c.mu.Unlock()
 	switch {
+	case step == core.Avoid:
+		j.mu.Lock()
+		j.w.taken[req.name] = true
+		j.mu.Unlock()
 	case step == core.Send:
 		return failureOf(because)
 	case step == core.Restart:

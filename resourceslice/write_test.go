@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
-	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
+	"github.com/kubewright/kubewright/resourceslice/internal/core"
 )
 
 // newWriting makes a job with one writer.

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package pool
+package core
 
 import (
 	"fmt"
