@@ -162,7 +162,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		loops.Go(func() { c.gates.run(ctx) })
 	}
 	if c.caps.watcher != nil {
-		loops.Go(func() { c.lister.watch(ctx, c.Report) })
+		loops.Go(func() { c.lister.watch(ctx, c.reports.take) })
 	}
 	c.loop.run(ctx)
 	// The error says that it isn't registered with this informer.

@@ -4,11 +4,14 @@
 package pod
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
@@ -299,6 +302,1329 @@ func (e *termination) record() *End {
 		return nil
 	}
 	return &End{Reason: e.reason, Failure: e.failure, Grace: e.grace}
+}
+
+// New returns the state of a pod that is first known at now. seq is that moment in the
+// order of events.
+func New(rules *Rules, now Instant, seq uint64, saved Saved) State {
+	t := State{rules: rules}
+	t.api.since, t.provider.born, t.provider.saved, t.write.news.statusSeq = now, seq, saved, 1
+	t.provider.disputed = saved.Exists && saved.Generation == NoGeneration
+	return t
+}
+
+// NewOrphan returns the state of an instance without a pod. It was started for nodeName, if
+// that is known.
+func NewOrphan(rules *Rules, now Instant, seq uint64, saved Saved, nodeName string) State {
+	t := New(rules, now, seq, saved)
+	t.api.presence, t.provider.sight, t.provider.nodeName = orphan, listed, nodeName
+	t.suspect.wait = rules.OrphanDelay
+	t.suspect.at = now + t.suspect.wait
+	return t
+}
+
+// NewLeftover returns the state of an instance of an earlier pod that must be stopped.
+func NewLeftover(rules *Rules, now Instant, seq uint64, nodeName string) State {
+	t := New(rules, now, seq, Saved{})
+	t.api.presence, t.provider.sight, t.provider.nodeName = gone, listed, nodeName
+	t.becomeHeld()
+	t.beginTermination(now, StopOrphaned, nil, MinGrace)
+	return t
+}
+
+// Apply takes in an event. An error says that the event would take an illegal step: the state
+// of the instance is then as it was.
+func (t *State) Apply(at Moment, event Event) (news News, err error) {
+	before := t.illegal
+	now := at.Since
+	switch ev := event.(type) {
+	case Seen:
+		news = t.seen(now, ev)
+	case Vanished:
+		if ev.Last != nil {
+			t.setPod(now, ev.Last)
+		}
+		t.api.cached, t.api.restored = false, ev.Restored
+		if ev.Doubtful {
+			t.markMissing(now)
+		} else {
+			t.markDeleted(now)
+		}
+	case Recorded:
+		t.setPod(now, Known(ev.Pod))
+		t.api.cachedVersion, t.api.recorded = ev.Pod.ResourceVersion, true
+		t.resume(now)
+
+	case Reported:
+		news = t.reported(at, ev)
+	case *Repeated:
+		t.startedFor(ev.NodeName)
+		t.provider.seenSeq = max(t.provider.seenSeq, ev.Seq)
+		t.shown(ev.FromList)
+		news.Changed = t.confirmed(ev.Seq)
+	case Joined:
+		switch {
+		case t.unsettled():
+		case t.Held() || t.Stopped() || !t.evidence():
+			t.classify(at)
+		default:
+			// It ran before. A List that begins now shows whether the provider still
+			// holds it.
+			news.Relist = true
+		}
+	case ListEnded:
+		switch {
+		case !ev.Shown && t.Known():
+			held := t.Held()
+			news.Lost = t.absent(at, ev.Seq, false)
+			news.Changed = news.Lost || t.provider.needsInspect || held != t.Held() || t.Forgettable()
+		case !t.Known() && t.Seen() && ev.Open && !t.unsettled() && (ev.First || t.provider.born < ev.Seq || t.Held()):
+			news.Lost = t.classify(at)
+			news.Changed = true
+		}
+	case LossBelieved:
+		if t.MayBeLost() {
+			news.Lost = t.markLost(at)
+		}
+	case LossQuestioned:
+		t.provider.needsInspect = t.MayBeLost()
+
+	case Called:
+		news.Call = t.callStarted(now, ev.Seq, ev.Action)
+		news.FirstStop = ev.Action.Op == Stop && t.end.stops == 1
+	case Canceled:
+		t.call.inflight.fate = max(t.call.inflight.fate, canceled)
+	case NotMade:
+		if ev.Lane == Calls {
+			t.call.inflight = nil
+		} else {
+			t.write.inflight = nil
+		}
+	case Returned:
+		news = t.callReturned(at, ev)
+	case RetryNow:
+		switch {
+		case ev.Lane == Calls && t.call.failures > 0:
+			t.call.retryAt = 0
+		case ev.Lane == Writes && t.write.failures > 0:
+			t.write.retryAt = 0
+		}
+	case Sent:
+		news.Call = t.writeStarted(now, ev.Action.Op, at.Wall)
+	case Stored, StatusRefused, AnnotationsRefused, NotFound, DeleteSent, Conflicted, Read, WriteFailed:
+		if t.write.inflight.fate == stale {
+			t.write.inflight = nil // the informer shows its effect
+			break
+		}
+		news = t.answered(now, ev)
+
+	case GateClosed:
+		t.reset(now)
+		news.Abort = true
+	case GateOpened:
+		t.provider.born = ev.Seq
+	case Evicted:
+		t.beginTermination(now, StopEvicted, ev.Failure, ev.Grace)
+	case SuspectAnswered:
+		news.Back = t.suspectAnswered(now, ev.Answer)
+	case SuspectHeld:
+		t.holdSuspect(now)
+	case SuspectBelieved:
+		news.Superfluous = t.stopSuspect(now)
+	case NameWanted:
+		t.suspect.at = min(t.suspect.at, now)
+	case *NameTaken:
+		if before := t.nameTaken(); before == nil || *before != *ev {
+			t.call.err = ev
+			t.write.news.statusSeq++
+		}
+	case Passed:
+		news.Expired, news.Wake = t.advance(at)
+		news.Unapplied = t.Seen() && t.unapplied()
+	}
+	news.Relist = t.asksAgain(now) || news.Relist
+	if t.illegal != before {
+		err = errors.New(t.illegal)
+	}
+	return news, err
+}
+
+// seen applies a version of the informer.
+func (t *State) seen(now Instant, ev Seen) (news News) {
+	v := ev.Version
+	news.First = !t.Seen()
+	t.api.cached = true
+	recorded, revived := t.api.recorded, false
+	t.api.recorded = false
+	if news.First || !Older(v.ResourceVersion(), t.api.pod.ResourceVersion()) || t.rewound(v) {
+		revived = t.revive()
+		t.api.presence, t.api.restored, t.suspect.goneSince = present, false, 0
+	}
+	if recorded {
+		t.setPod(now, v) // what the record has of the status counts for nothing
+		news.New = true  // the status has waited for this
+	} else {
+		news.New = t.foreign(now, ev.Seq, v)
+		if news.New && t.write.news.contestedAt == ev.Seq && t.write.rivals.repairs >= repairsAtOnce {
+			news.Fought = v.Writer()
+		}
+	}
+	if recorded && t.provider.lost != nil {
+		ended := podstatus.Lost(&t.Pod().Status) // with the history that the record does not have
+		t.provider.lost = &ended
+	}
+	news.New = news.New || revived
+	if !news.New || !news.First {
+		return news
+	}
+	t.look(unlisted, 0)
+	t.resume(now)
+	if t.provider.status != nil {
+		t.nameContainer(t.provider.status) // it was reported before the pod was seen
+	}
+	return news
+}
+
+// revive takes back the end of a pod that a LIST left out by mistake before anything of it was
+// started: nothing has happened to it. It reports whether it did.
+func (t *State) revive() bool {
+	if t.api.presence != gone || t.provider.instance != forgotten || t.provider.seenSeq > 0 || t.write.inflight != nil || t.final() {
+		return false
+	}
+	if e := t.end; e.reason != StopDeleted || !e.unstarted || t.deleted() {
+		return false // it ends for another reason
+	}
+	t.end = nil
+	t.step(none)
+	return true
+}
+
+// startedFor records the node that the instance was started for; "" if it was not said.
+func (t *State) startedFor(nodeName string) {
+	if nodeName != "" {
+		t.provider.nodeName = nodeName
+	}
+}
+
+// shown records that the provider holds the pod.
+func (t *State) shown(fromList bool) {
+	t.provider.absentAt, t.provider.needsInspect = 0, false
+	t.found()
+	if fromList {
+		t.provider.losses = 0
+	}
+}
+
+// reported applies a report.
+func (t *State) reported(at Moment, ev Reported) (news News) {
+	t.startedFor(ev.NodeName)
+	if ev.FromList && t.rules.Gated && !t.Known() && ev.Seq < t.provider.born {
+		return news // it is from before the gate opened
+	}
+	news.Dropped = t.observe(at.Since, ev.Seq, ev.Report, ev.FP, ev.FromList)
+	t.confirmed(ev.Seq)
+	if !t.Known() && ev.Joined && t.Seen() && t.Held() && !t.unsettled() {
+		t.classify(at)
+	}
+	return news
+}
+
+// answered applies an answer to a request.
+func (t *State) answered(now Instant, event Event) (news News) {
+	c, n := t.write.inflight, &t.write.news
+	switch ev := event.(type) {
+	case Stored:
+		if ev.Pod != nil {
+			news.Lag = now - n.reportedAt
+			news.Fresh = n.reportedAt > 0 && n.statusSeq == c.want && n.storedSeq != c.want
+		}
+		t.statusStored(now, c, ev.Pod, ev.Same)
+		if news.Fresh {
+			n.reportedAt = 0
+		}
+	case StatusRefused:
+		t.statusRejected(c)
+	case AnnotationsRefused:
+		t.annotationsRejected(c)
+	case NotFound:
+		t.notFound(now)
+	case DeleteSent:
+		t.deleteSent(now)
+		if ev.NotFound {
+			t.notFound(now)
+		}
+	case Conflicted:
+		t.conflicted(now)
+	case Read:
+		t.finishGet(now, ev.Seq, ev.Pod)
+	case WriteFailed:
+		t.writeFailed(now, ev)
+	}
+	return news
+}
+
+// advance makes the transitions that depend on the time only. Its wall clock is that by
+// which status.startTime was taken. advance reports whether the pod's deadline has expired just
+// now, and when to call it again.
+func (t *State) advance(at Moment) (expired bool, wake Instant) {
+	now := at.Since
+	wake = Never
+	if !t.Known() {
+		return false, wake
+	}
+	if t.end != nil && !t.Stopped() && !t.Held() && t.call.inflight == nil {
+		t.markStopped(now) // the provider was never called for it
+	}
+	if t.api.pod == nil || t.Gone() {
+		return false, wake
+	}
+	if t.Stopped() && t.finalized() {
+		t.becomeReleased(now) // the owners of the finalizers remove the object
+	}
+	if limit := t.Pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil {
+		due := t.api.since + seconds(*limit)
+		if start := t.Pod().Status.StartTime; start != nil {
+			due = now + min(start.Add(seconds(*limit)).Sub(at.Wall), Horizon) // Sub stops at 292 years
+		}
+		if now < due {
+			wake = min(due, now+clockCheck)
+		} else {
+			expired = true
+			t.beginTermination(now, StopDeadline, &podstatus.Failure{Reason: ReasonDeadlineExceeded, Message: MessageDeadline}, SpecGrace(t.Pod()))
+		}
+	}
+	return expired, wake
+}
+
+// Repeats reports whether a report with this fingerprint has no news, so that the event
+// Repeated is enough.
+func (t *State) Repeats(fp uint64, isStopped bool) bool {
+	return t.provider.fp == fp && t.Stopped() == isStopped && (t.Held() || t.Stopped())
+}
+
+// MayBe reports whether an instance without a UID, from a List that began at
+// seq, may be t's: if t was started before, or is an instance without a UID.
+// Otherwise the instance is that of an earlier pod of the name.
+func (t *State) MayBe(seq uint64) bool {
+	if call := t.call.inflight; call != nil && call.Op == Start {
+		return call.seq < seq
+	}
+	return t.api.pod == nil || t.Held() || t.Stopped() || t.evidence()
+}
+
+// Supersedable reports whether the pod is gone if the API has another one of its name.
+func (t *State) Supersedable() bool {
+	return !t.api.restored && (t.api.cached || t.Missing())
+}
+
+// LastReport returns the last report of the provider, or the status that the API has stored
+// of it; nil if there is none. It must not be changed.
+func (t *State) LastReport() *corev1.PodStatus { return t.report() }
+
+// Unclaimed returns the last report of an instance that the provider has forgotten before its
+// pod was seen, if it has exit codes, and its fingerprint; nil if there is none. It must not be
+// changed.
+func (t *State) Unclaimed() (last *Report, fp uint64) {
+	if !t.Orphan() || !t.Stopped() || t.provider.status == nil {
+		return nil, 0
+	}
+	ended := func(c corev1.ContainerStatus) bool { return c.State.Terminated != nil }
+	if !slices.ContainsFunc(t.provider.status.ContainerStatuses, ended) {
+		return nil, 0
+	}
+	return &Report{
+		Stopped: t.end.reason != StopLost, Status: *t.provider.status,
+		Annotations: t.provider.annotations, Delete: t.provider.deletes,
+	}, t.provider.fp
+}
+
+// LastStatus returns the status that the next report is compared with: the last report, or
+// else the stored status; nil if there is neither. It must not be changed.
+func (t *State) LastStatus() *corev1.PodStatus {
+	if report := t.report(); report != nil || t.api.pod == nil {
+		return report
+	}
+	return &t.base().Status
+}
+
+// observe applies a report of the provider. seq is the time of the report, in
+// the order of events; fromList says that it is from a List that began then. st is private
+// to t, and fp is its fingerprint. observe returns the reason if it drops the report.
+func (t *State) observe(now Instant, seq uint64, st *Report, fp uint64, fromList bool) (dropped string) {
+	if fromList && seq < t.provider.seenSeq {
+		return "" // a newer report is known
+	}
+	if t.Stopped() && !st.Stopped {
+		if !fromList {
+			return DroppedAfterStop
+		}
+		// The provider broke its promise: stop it again.
+		t.becomeHeld()
+		t.provider.seenSeq, t.provider.fp = seq, fp
+		t.end.accepted, t.end.recheck, t.end.passed = 0, 0, 0
+		return DroppedAfterStop
+	}
+	t.provider.seenSeq = seq
+	t.shown(fromList)
+	if t.provider.instance == none {
+		t.becomeHeld()
+	}
+	if fp == t.provider.fp && st.Stopped == t.Stopped() {
+		return ""
+	}
+	t.provider.fp = fp
+	t.takeAnnotations(st.Annotations)
+	if t.echoes(&st.Status) {
+		t.takeEcho(now, st)
+	} else {
+		t.take(now, st)
+	}
+	t.provider.deletes = t.provider.deletes || st.Stopped && st.Delete
+	if st.Stopped {
+		t.markStopped(now)
+	}
+	return ""
+}
+
+// markStopped records that nothing runs and nothing will.
+func (t *State) markStopped(now Instant) {
+	if t.Stopped() {
+		return
+	}
+	unstarted := t.Seen() && !t.running() && !t.started()
+	t.provider.needsInspect = false
+	t.becomeEnded()
+	t.call.retryAt, t.call.failures = 0, 0
+	t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
+	t.end.unstarted = t.end.unstarted || unstarted
+	if !t.rules.Releases && t.end.stops > 0 {
+		t.becomeForgotten() // Stop was all there is
+	}
+	t.write.news.statusSeq++
+}
+
+// absent records that a List that began at seq left the pod out or, if sure is true,
+// that the Inspector does not know it. It reports whether the pod is lost.
+func (t *State) absent(at Moment, seq uint64, sure bool) (lost bool) {
+	now := at.Since
+	if !t.Held() || t.call.inflight != nil || t.provider.seenSeq >= seq {
+		return false
+	}
+	if t.Stopped() || t.Orphan() {
+		// The provider has forgotten the pod on its own.
+		if t.Orphan() {
+			t.beginTermination(now, StopLost, nil, MinGrace) // unless it had stopped
+		}
+		t.markStopped(now)
+		t.becomeForgotten()
+		return false
+	}
+	if t.provider.absentAt == 0 {
+		t.provider.absentAt = now
+	}
+	// Two lists that follow each other at once are one observation.
+	twice := now-t.provider.absentAt >= t.rules.Relist/2
+	switch {
+	case t.end != nil && t.end.stops == 0:
+		return false // the result of Stop decides
+	case t.end != nil:
+		// An accepted Stop has had its effect. If Stop keeps failing, two Lists
+		// prove more.
+		if t.end.accepted > 0 || twice {
+			t.markStopped(now)
+			t.becomeForgotten()
+		}
+		return false
+	case !t.running():
+		return false // Start is being retried, and decides
+	case sure || twice && t.rules.CompleteList:
+		return t.markLost(at)
+	case twice:
+		t.look(missed, t.provider.absentAt)
+		return false
+	}
+	t.provider.needsInspect = t.rules.Inspects
+	return false
+}
+
+// markLost decides about a pod that had started and that the provider does not
+// hold. It reports false if the pod had ended before, and so is not lost.
+func (t *State) markLost(at Moment) (lost bool) {
+	now := at.Since
+	t.look(listed, 0)
+	if t.end == nil && t.endedBy(&corev1.PodStatus{}) {
+		// It had ended, and the API knows how: only its phase is not written.
+		t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
+		t.markStopped(now)
+		t.becomeForgotten()
+		return false
+	}
+	again := t.rules.Lost == LostRestart ||
+		t.rules.Lost == LostByRestartPolicy && (t.Pod().Spec.RestartPolicy == corev1.RestartPolicyAlways || t.Pod().Spec.RestartPolicy == "")
+	if !again {
+		t.beginTermination(now, StopLost, &podstatus.Failure{Reason: ReasonLost, Message: MessageLost}, MinGrace)
+		t.mayRun()
+		return true
+	}
+	status, _ := podstatus.Next(t.base(), t.update(at.Wall))
+	ended := podstatus.Lost(&status)
+	t.provider.lost = &ended
+	t.setReport(nil)
+	t.provider.fp = 0
+	// Start may succeed again and again, and List not show the pod.
+	t.call.retryAt = now + t.rules.Retry.Delay(int(t.provider.losses))
+	t.provider.losses = min(t.provider.losses+1, 250)
+	if t.running() {
+		t.becomeHeld()
+	}
+	t.api.since = now
+	t.write.news.statusSeq++
+	return true
+}
+
+// classify adopts the pod, finds it lost, or lets it start, once the provider has said
+// whether it holds an instance. It reports whether the pod is lost.
+func (t *State) classify(at Moment) (lost bool) {
+	now := at.Since
+	if t.Held() || t.end != nil {
+		t.provider.needsInspect = false
+	}
+	if podstatus.IsTerminal(t.Pod().Status.Phase) {
+		t.becomeFinal() // the status needs no further write
+	}
+	if t.recall(now) {
+		t.look(listed, 0)
+		return false
+	}
+	if t.Held() {
+		t.look(listed, 0)
+		t.provider.admitted = true
+		if !t.Stopped() {
+			t.becomeRunning()
+			if t.provider.generation == 0 && !t.provider.disputed {
+				t.accept(t.Pod().Status.ObservedGeneration)
+			}
+			if t.rules.UpdateMetadata && t.provider.acceptedPod == nil && t.Pod().Generation > 0 {
+				t.provider.acceptedPod = t.Pod() // what changed before is not known
+			}
+			if t.end == nil && t.ended() {
+				t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
+			}
+		}
+		return false
+	}
+	if t.end != nil && t.started() && !t.final() {
+		t.mayRun()
+	}
+	if t.end == nil && t.started() {
+		t.provider.admitted = true
+		if t.rules.CompleteList {
+			return t.markLost(at)
+		}
+		t.look(doubted, now)
+		return false
+	}
+	t.look(listed, 0)
+	return false
+}
+
+// mayRun makes Stop be called for a pod that had started, that ends, and that a List leaves out
+// at the first sight: the List may be a mistake.
+func (t *State) mayRun() {
+	if t.provider.instance == none && !t.rules.CompleteList {
+		t.becomeHeld()
+	}
+}
+
+// keepReport keeps the last report of an instance that has ended, while the gate is closed.
+func (t *State) keepReport(status *corev1.PodStatus, end *termination) {
+	t.provider.kept = &keptReport{status: status, end: end}
+}
+
+// recall applies the kept report to a pod that the provider no longer holds. It reports false
+// if there is none.
+func (t *State) recall(now Instant) bool {
+	kept := t.provider.kept
+	t.provider.kept = nil
+	if kept == nil || t.Held() {
+		return false
+	}
+	t.setReport(kept.status)
+	if kept.end != nil {
+		t.beginTermination(now, kept.end.reason, kept.end.failure, kept.end.grace)
+	} else {
+		t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
+	}
+	t.write.news.statusSeq++
+	return true
+}
+
+// reset drops the reports of the provider and all state derived from them. Results of
+// calls and requests in flight will not count. An eviction is kept: Evict was its only cause.
+// So is what only the checkpoint says of a pod.
+func (t *State) reset(now Instant) {
+	for _, c := range [...]*Call{t.call.inflight, t.write.inflight} {
+		if c != nil {
+			c.fate = stale
+		}
+	}
+	pod, presence := t.api.pod, t.api.presence
+	if pod != nil && t.provider.status != nil && (t.Stopped() || t.ended()) {
+		t.keepReport(t.provider.status, t.end)
+	}
+	p := &t.provider
+	*p = providerState{born: p.born, nodeName: p.nodeName, admitted: p.admitted, disputed: p.disputed, kept: p.kept, saved: p.saved}
+	t.call = callState{inflight: t.call.inflight}
+	w := t.write
+	t.write = writeState{inflight: w.inflight, unread: w.unread || w.inflight != nil && w.inflight.Op == Delete, news: newsState{statusSeq: w.news.statusSeq + 1, storedSeq: w.news.storedSeq}}
+	if e := t.end; pod != nil && e != nil && e.reason == StopEvicted {
+		t.end = &termination{reason: e.reason, failure: e.failure, since: e.since, grace: e.grace}
+	} else {
+		t.end = nil
+	}
+	if pod == nil { // an orphan: it is verified again
+		t.api.presence, p.instance, p.sight = orphan, held, listed
+		t.suspect.at = now + t.suspect.wait
+		return
+	}
+	t.api.pod = nil
+	t.setPod(now, pod)
+	t.resume(now)
+	switch presence {
+	case missing:
+		t.doubt(now) // what was not confirmed is not certain now either
+	case gone:
+		t.beginTermination(now, StopDeleted, nil, t.vanishedGrace())
+	}
+}
+
+// take records a report until the API has stored it.
+func (t *State) take(now Instant, st *Report) {
+	t.provider.saysGeneration = st.Generation > 0
+	if st.Generation > 0 && (!t.running() || !t.rules.Updates) {
+		// It counts until Start has succeeded; from then on only the results of
+		// Update do, if the provider has it.
+		t.accept(st.Generation)
+	}
+	if t.final() || equality.Semantic.DeepEqual(&st.Status, &corev1.PodStatus{}) {
+		return // too late, or no opinion
+	}
+	t.nameContainer(&st.Status)
+	if before := t.provider.status; before != nil {
+		// The previous report is not stored. A container that only it has keeps
+		// its state, or an exit code would be lost.
+		st.Status.InitContainerStatuses = addMissing(st.Status.InitContainerStatuses, before.InitContainerStatuses, false)
+		st.Status.ContainerStatuses = addMissing(st.Status.ContainerStatuses, before.ContainerStatuses, false)
+		st.Status.EphemeralContainerStatuses = addMissing(st.Status.EphemeralContainerStatuses, before.EphemeralContainerStatuses, false)
+	}
+	quiet := t.quiet(&st.Status)
+	t.setReport(&st.Status)
+	t.takeConditions(st.Status.Conditions)
+	t.provider.reports = reportedFields{
+		any:       true,
+		resources: hasResources(st.Status.ContainerStatuses) || hasResources(st.Status.InitContainerStatuses),
+		hostIP:    st.Status.HostIP != "" || len(st.Status.HostIPs) > 0,
+		podIP:     st.Status.PodIP != "" || len(st.Status.PodIPs) > 0,
+	}
+	stored := t.write.news.statusSeq == t.write.news.storedSeq
+	if stored || t.write.news.reportedAt == 0 {
+		t.write.news.reportedAt = now
+	}
+	quiet = quiet && (stored || t.write.news.quietSeq == t.write.news.statusSeq)
+	t.write.news.statusSeq++
+	if quiet {
+		t.write.news.quietSeq = t.write.news.statusSeq
+	}
+	t.write.rivals.repairs = 0
+	if t.end == nil && t.api.pod != nil && t.ended() {
+		t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
+	}
+}
+
+// nameContainer gives the status of the only container of a pod that container's name. A
+// backend that has one container for a pod often knows it by a name of its own.
+func (t *State) nameContainer(status *corev1.PodStatus) {
+	if t.api.pod == nil || len(status.ContainerStatuses) != 1 || len(t.Pod().Spec.Containers) != 1 {
+		return
+	}
+	spec, name := &t.Pod().Spec, status.ContainerStatuses[0].Name
+	for i := range spec.InitContainers {
+		if spec.InitContainers[i].Name == name {
+			return
+		}
+	}
+	status.ContainerStatuses[0].Name = spec.Containers[0].Name
+}
+
+// takeAnnotations records the annotations that are new since the last report and that the
+// API does not have.
+func (t *State) takeAnnotations(annotations map[string]string) {
+	if t.final() {
+		return
+	}
+	for key, value := range annotations {
+		if last, ok := t.provider.annotations[key]; ok && last == value {
+			continue
+		}
+		if t.provider.annotations == nil {
+			t.provider.annotations = map[string]string{}
+		}
+		t.provider.annotations[key] = value
+		if t.api.pod != nil {
+			if stored, ok := t.Pod().Annotations[key]; ok && stored == value {
+				continue
+			}
+		}
+		if !slices.Contains(t.provider.unsaved, key) {
+			t.provider.unsaved = append(t.provider.unsaved, key)
+		}
+		t.write.news.statusSeq++
+	}
+}
+
+// unreported returns the annotations of a call that no report during the call has another value
+// of: nothing may repeat them, also no List.
+func (t *State) unreported(annotations map[string]string) map[string]string {
+	out := maps.Clone(annotations)
+	maps.DeleteFunc(out, func(key, _ string) bool {
+		_, reported := t.provider.annotations[key]
+		return reported
+	})
+	return out
+}
+
+// newAnnotations returns the annotations that the API does not have yet.
+func (t *State) newAnnotations() map[string]string {
+	if len(t.provider.unsaved) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(t.provider.unsaved))
+	for _, key := range t.provider.unsaved {
+		out[key] = t.provider.annotations[key]
+	}
+	return out
+}
+
+// annotationsSettled records that the API has stored the annotations, or will never store
+// them.
+func (t *State) annotationsSettled(settled map[string]string) {
+	t.provider.unsaved = slices.DeleteFunc(t.provider.unsaved, func(key string) bool {
+		value, ok := settled[key]
+		return ok && value == t.provider.annotations[key]
+	})
+}
+
+// quiet reports whether a report may wait for the next one: no container has started,
+// ended or changed its readiness since the last report. The addresses of a pod come
+// between its first status and Running, for example. The last containers of a pod that
+// is stopped are no news either, because the final status follows.
+func (t *State) quiet(next *corev1.PodStatus) bool {
+	last := t.report()
+	if last == nil {
+		return false
+	}
+	lists := [][2][]corev1.ContainerStatus{
+		{last.InitContainerStatuses, next.InitContainerStatuses},
+		{last.ContainerStatuses, next.ContainerStatuses},
+		{last.EphemeralContainerStatuses, next.EphemeralContainerStatuses},
+	}
+	if t.end != nil && !slices.ContainsFunc(lists, func(l [2][]corev1.ContainerStatus) bool {
+		return slices.ContainsFunc(l[1], func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+	}) {
+		return true
+	}
+	for _, l := range lists {
+		if !slices.EqualFunc(l[0], l[1], sameProgress) {
+			return false
+		}
+	}
+	unsaid := func(last, next string) bool { return next == "" || next == last }
+	return unsaid(string(last.Phase), string(next.Phase)) && unsaid(last.Reason, next.Reason) && unsaid(last.Message, next.Message) &&
+		t.sameConditions(last.Conditions, next.Conditions)
+}
+
+// sameProgress reports whether two statuses of a container differ in details only.
+func sameProgress(last, next corev1.ContainerStatus) bool {
+	reason := func(w *corev1.ContainerStateWaiting) string {
+		if w == nil {
+			return ""
+		}
+		return w.Reason
+	}
+	a, b := last.State, next.State
+	return last.Name == next.Name && last.Ready == next.Ready && last.RestartCount == next.RestartCount &&
+		(next.Started == nil || last.Started != nil && *last.Started == *next.Started) &&
+		(a.Running == nil) == (b.Running == nil) && (a.Terminated == nil) == (b.Terminated == nil) && reason(a.Waiting) == reason(b.Waiting)
+}
+
+// sameConditions reports whether two reports have the same conditions, without that of
+// the sandbox.
+func (t *State) sameConditions(last, next []corev1.PodCondition) bool {
+	missing := func(a, b []corev1.PodCondition) bool {
+		return slices.ContainsFunc(a, func(c corev1.PodCondition) bool {
+			return c.Type != corev1.PodReadyToStartContainers && !slices.ContainsFunc(b, func(o corev1.PodCondition) bool {
+				return o.Type == c.Type && o.Status == c.Status && o.Reason == c.Reason
+			})
+		})
+	}
+	own := ownConditions(t.provider.conditions, last)
+	return !missing(own, next) && !missing(next, own)
+}
+
+// hasResources reports whether the status of a container has resources.
+func hasResources(list []corev1.ContainerStatus) bool {
+	return slices.ContainsFunc(list, func(cs corev1.ContainerStatus) bool { return cs.Resources != nil || cs.AllocatedResources != nil })
+}
+
+// takeConditions keeps the types of the reported conditions, and those that an
+// earlier report had and this one has not: they are withdrawn from the API.
+func (t *State) takeConditions(conditions []corev1.PodCondition) {
+	reported := make([]corev1.PodConditionType, len(conditions))
+	for i := range conditions {
+		reported[i] = conditions[i].Type
+	}
+	isReported := func(typ corev1.PodConditionType) bool { return slices.Contains(reported, typ) }
+	for _, typ := range t.provider.conditions {
+		if !slices.Contains(t.provider.withdrawn, typ) {
+			t.provider.withdrawn = append(t.provider.withdrawn, typ)
+		}
+	}
+	t.provider.withdrawn = slices.DeleteFunc(t.provider.withdrawn, isReported)
+	t.provider.conditions = reported
+}
+
+// base returns the pod as the API will have it once everything before the last
+// report is stored: with the containers of a lost instance ended.
+func (t *State) base() *corev1.Pod {
+	lost := t.provider.lost
+	if lost == nil {
+		return t.Pod()
+	}
+	pod := *t.Pod()
+	pod.Status.InitContainerStatuses = lost.InitContainerStatuses
+	pod.Status.ContainerStatuses = lost.ContainerStatuses
+	pod.Status.EphemeralContainerStatuses = lost.EphemeralContainerStatuses
+	return &pod
+}
+
+// ended reports whether the pod's work is done by the last report.
+func (t *State) ended() bool {
+	report := t.report()
+	return report != nil && (t.rules.TrustPhase && podstatus.IsTerminal(report.Phase) || t.endedBy(report))
+}
+
+// endedBy reports whether the pod's work is done: by a report, and for a container that the
+// report leaves out by the end that is stored. The last termination of a container that waits
+// counts only if the report has it: the stored one may be that of a lost instance.
+func (t *State) endedBy(report *corev1.PodStatus) bool {
+	stored := &t.base().Status
+	return podstatus.Ended(&t.Pod().Spec, &corev1.PodStatus{
+		InitContainerStatuses: addMissing(report.InitContainerStatuses, stored.InitContainerStatuses, true),
+		ContainerStatuses:     addMissing(report.ContainerStatuses, stored.ContainerStatuses, true),
+	})
+}
+
+// placesOf returns the places of containers in a list, by name: the first one, if a provider
+// has reported a name twice.
+func placesOf(list []corev1.ContainerStatus) map[string]int {
+	places := make(map[string]int, len(list))
+	for i := len(list) - 1; i >= 0; i-- {
+		places[list[i].Name] = i
+	}
+	return places
+}
+
+// addMissing returns list with the containers of other that it lacks, has
+// without a state, or of which it has forgotten the end; with endsOnly those that have ended.
+func addMissing(list, other []corev1.ContainerStatus, endsOnly bool) []corev1.ContainerStatus {
+	if len(other) == 0 {
+		return list
+	}
+	places := placesOf(list)
+	out, copied := list, false
+	for i := range other {
+		if other[i].State == (corev1.ContainerState{}) || endsOnly && other[i].State.Terminated == nil {
+			continue
+		}
+		at, ok := places[other[i].Name]
+		if ok && list[at].State != (corev1.ContainerState{}) && !podstatus.Forgets(&list[at], &other[i]) {
+			continue
+		}
+		if !copied {
+			out, copied = slices.Clone(list), true
+		}
+		if ok {
+			out[at] = other[i]
+		} else {
+			out = append(out, other[i])
+		}
+	}
+	return out
+}
+
+// ownConditions returns the conditions of the types that the provider reports.
+func ownConditions(own []corev1.PodConditionType, all []corev1.PodCondition) (conditions []corev1.PodCondition) {
+	for i := range all {
+		for _, typ := range own {
+			if all[i].Type == typ {
+				conditions = append(conditions, all[i])
+			}
+		}
+	}
+	return conditions
+}
+
+// callStarted records a provider call.
+func (t *State) callStarted(now Instant, seq uint64, s Action) *Call {
+	c := &Call{Op: s.Op, Since: now, seq: seq, Grace: s.Grace, Pod: t.Pod(), LostSince: t.provider.lostSince}
+	t.call.inflight = c
+	if _, waited := t.call.err.(*NameTaken); waited {
+		t.call.err, t.call.failures = nil, 0
+	}
+	switch s.Op {
+	case Start:
+		t.becomeHeld()
+	case Save:
+		c.End, t.provider.saved.Unsure = t.end.record(), true
+	case Stop:
+		c.Over, c.Reason = t.Stopped(), t.end.reason
+		t.end.stops++
+		t.end.passed = s.Grace
+	}
+	return c
+}
+
+// callReturned applies the result of a provider call.
+func (t *State) callReturned(at Moment, ev Returned) (news News) {
+	now := at.Since
+	c := t.call.inflight
+	t.call.inflight = nil
+	t.provider.saved.Unsure = t.provider.saved.Unsure || ev.Saved
+	news.Canceled = c.fate != counts
+	if c.fate == stale {
+		// The gate was closed during the call: only a List that begins now shows its
+		// effect.
+		t.provider.born = ev.Seq
+		if ev.Result == Succeeded && ev.Report.Stopped && !t.rules.Releases && !t.Known() {
+			t.keepReport(&ev.Report.Status, nil)
+		}
+		news.Stale, news.Relist = true, true
+		return news
+	}
+	switch {
+	case ev.Result == Succeeded, ev.Result == NoSuchPod && c.Op != Inspect:
+		t.call.failures, t.call.err = 0, nil
+		t.callSucceeded(now, c, ev, &news)
+	case c.Op == Inspect:
+		t.provider.needsInspect = false // the next List decides
+		switch {
+		case ev.Result != NoSuchPod:
+		case t.MayBeLost():
+			news.Lost = t.markLost(at)
+		default:
+			news.Lost = t.absent(at, c.seq, true) // a report since then is newer
+		}
+	case ev.Result == Refused && c.Op != Stop && c.Op != Release && !t.stands(c):
+		// It is about a spec that the API does not have: the call is repeated with the newest.
+		t.call.failures, t.call.err = 0, nil
+	case ev.Result == Refused && c.Op == Update:
+		// It would be refused again. The pod keeps running unchanged.
+		t.call.failures, t.call.err = 0, ev.Err
+		t.provider.refused = &refusal{generation: c.Pod.Generation, answer: ev.Err.Error()}
+		if c.Pod.Generation == 0 {
+			t.provider.acceptedPod = c.Pod // there is no number by which to know it
+		}
+		t.write.news.statusSeq++
+	case ev.Result == Refused && (c.Op == Start || c.Op == Admit || c.Op == Annotate):
+		t.call.err = ev.Err
+		t.beginTermination(now, StopRejected, &podstatus.Failure{Reason: ev.Rejection.Reason, Message: messageRejected + ev.Rejection.Message}, MinGrace)
+		t.end.unstarted = !t.started()
+	case c.fate == canceled:
+		t.call.retryAt = 0 // it failed because it was canceled
+	default:
+		t.call.failures++
+		delay := t.rules.Retry.Delay(int(t.call.failures))
+		if ev.After > 0 {
+			delay = min(ev.After, Horizon)
+		}
+		t.call.retryAt = now + delay
+		if c.Op == Save && t.end != nil && t.end.recheck > now {
+			t.call.retryAt = min(t.call.retryAt, t.end.recheck) // Stop does not wait for it
+		}
+		if t.call.err == nil || t.call.err.Error() != ev.Err.Error() {
+			t.write.news.statusSeq++ // the message in the status changes
+		}
+		t.call.err = ev.Err
+	}
+	return news
+}
+
+// callSucceeded applies the result of a call that returned no error.
+func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
+	st := ev.Report
+	switch c.Op {
+	case Admit:
+		t.provider.admitted = t.stands(c)
+		return
+	case Save:
+		t.provider.saved = Saved{Exists: true, Generation: t.savedGeneration(c), Lost: c.LostSince != 0, End: c.End}
+		return
+	case Remove:
+		t.provider.saved = Saved{}
+		return
+	case Annotate:
+		t.provider.annotated = true
+		t.takeAnnotations(st.Annotations)
+		return
+	case Release:
+		t.becomeForgotten()
+		return
+	case Start, Update:
+		if t.stands(c) {
+			t.provider.generation, t.provider.disputed = max(t.provider.generation, c.Pod.Generation), false
+		} else {
+			t.dispute()
+		}
+		if ev.Saved {
+			t.provider.saved = Saved{Exists: true, Generation: t.savedGeneration(c)}
+		}
+		if !t.Stopped() {
+			t.becomeRunning()
+		}
+		t.write.news.statusSeq++
+		t.provider.refused = nil
+		t.provider.resources = resourcesOf(c.Pod)
+		if c.Pod.Generation == 0 || t.rules.UpdateMetadata {
+			t.provider.acceptedPod = c.Pod
+		}
+	case Stop:
+		if ev.Result == NoSuchPod {
+			st = &Report{Stopped: true}
+		}
+		if c.Over {
+			t.becomeForgotten()
+			return
+		}
+	}
+	if t.provider.seenSeq <= c.seq || st.Stopped {
+		t.observe(now, ev.Seq, st, ev.FP, false)
+		t.confirmed(c.seq)
+	} else if ev.FP != t.provider.fp {
+		news.Relist = true // a report came during the call: which is newer, a List says
+		t.takeAnnotations(t.unreported(st.Annotations))
+	}
+	if c.Op == Stop && !t.Stopped() {
+		t.stopAccepted(now, c)
+	}
+}
+
+// savedGeneration returns the generation of the record that a call has made.
+func (t *State) savedGeneration(c *Call) int64 {
+	if !t.stands(c) {
+		return NoGeneration
+	}
+	return c.Pod.Generation
+}
+
+// stopAccepted records that the provider is stopping the pod.
+func (t *State) stopAccepted(now Instant, c *Call) {
+	e := t.end
+	killAt := now + c.Grace
+	if e.accepted == 0 {
+		e.killAt, e.recheck = killAt, killAt+stopSlack
+	} else {
+		// After the grace period, Stop is called again each Relist.
+		e.killAt = min(e.killAt, killAt)
+		e.recheck = max(e.killAt+stopSlack, now+t.rules.Relist)
+	}
+	e.accepted = now
+}
+
+// Next returns the next step of a lane. Passed must have been applied for now. nameFree says that
+// no other pod of the same name blocks this one.
+func (t *State) Next(now Instant, lane Lane, nameFree bool) Action {
+	if lane == Calls {
+		return t.decideCall(now, nameFree)
+	}
+	return t.decideWrite(now)
+}
+
+// Stage returns the stage of the pod.
+func (t *State) Stage() Stage {
+	switch {
+	case !t.Known():
+		return Unsynced
+	case t.Orphan() && !t.Stopped():
+		return Orphaned
+	case t.released(), t.Stopped() && t.final() && !t.deleted() && !t.Gone():
+		return Released // it may disappear, or stays as completed
+	case t.Stopped() && (t.final() || t.Gone()):
+		return Final
+	case t.Stopped():
+		return Stopped
+	case t.end != nil:
+		return Terminating
+	case t.running():
+		return Running
+	case t.call.inflight != nil && t.call.inflight.Op == Start || t.Held():
+		return Starting
+	}
+	return Waiting
+}
+
+// Blocks reports whether another pod of the same name must wait for t.
+func (t *State) Blocks() bool { return !t.Stopped() && (t.Held() || !t.Known()) }
+
+// decideCall returns the provider call that is due. nameFree says that no other pod of
+// the same name blocks it.
+func (t *State) decideCall(now Instant, nameFree bool) Action {
+	switch {
+	case !t.Known() && !t.provider.needsInspect && !(t.MayBeLost() && t.unsaved()):
+		return Action{Wake: Never}
+	case t.call.inflight != nil:
+		s := Action{Wake: Never, Cancel: t.call.inflight.fate == counts && t.inTheWay(now)}
+		if t.call.inflight.Op == Save && t.end != nil && !t.Stopped() {
+			s.Wake = t.decideStop(now).Wake // until it is in the way
+		}
+		return s
+	}
+	var s Action
+	switch {
+	case t.Known():
+		s = t.wantedCall(now, nameFree)
+	case t.unsaved():
+		s = Action{Op: Save, Wake: Never}
+	default:
+		s = t.decideInspect()
+	}
+	if s.Op != "" && now < t.call.retryAt {
+		return Action{Wake: t.call.retryAt}
+	}
+	return s
+}
+
+// inTheWay reports whether the call in flight keeps Stop from being called, or from
+// being called with a shorter grace period.
+func (t *State) inTheWay(now Instant) bool {
+	switch t.call.inflight.Op {
+	case Admit, Annotate, Start, Update, Inspect:
+		return t.end != nil
+	case Save:
+		return t.end != nil && !t.Stopped() && t.decideStop(now).Op == Stop
+	case Stop:
+		return !t.Stopped() && t.end.grace < t.call.inflight.Grace
+	}
+	return false
+}
+
+func (t *State) wantedCall(now Instant, nameFree bool) Action {
+	idle := Action{Wake: Never}
+	switch {
+	case t.outlived() && (t.call.failures == 0 || t.decideRelease().Op == "" || t.Orphan()):
+		return Action{Op: Remove, Wake: Never} // a Checkpoint that fails keeps no pod from its Release
+	case t.Orphan():
+		return idle // until it is verified
+	case t.Stopped():
+		if t.unsaved() {
+			return Action{Op: Save, Wake: Never}
+		}
+		return t.decideRelease()
+	case t.end != nil:
+		s := t.decideStop(now)
+		if s.Op == "" && t.unsaved() { // Stop does not wait for a disk, which may be full
+			return Action{Op: Save, Wake: s.Wake}
+		}
+		return s
+	case !t.running():
+		switch {
+		case t.Gone():
+			return idle // until it is certain that the pod is there
+		case !nameFree:
+			return idle
+		case t.rules.Admits && !t.provider.admitted:
+			return Action{Op: Admit, Wake: Never}
+		case t.rules.Annotates && !t.provider.annotated:
+			return Action{Op: Annotate, Wake: Never}
+		case t.rules.Annotates && len(t.provider.unsaved) > 0:
+			return idle // until the API has them
+		}
+		return Action{Op: Start, Wake: Never}
+	case t.provider.needsInspect:
+		return t.decideInspect()
+	case t.rules.Updates && t.changed():
+		return Action{Op: Update, Wake: Never}
+	case t.unsaved(): // when the change is accepted: it does not wait for a disk that is full
+		return Action{Op: Save, Wake: Never}
+	}
+	return idle
+}
+
+// decideInspect returns the question to the Inspector.
+func (t *State) decideInspect() Action { return Action{Op: Inspect, Wake: Never} }
+
+// decideStop returns when Stop is due, and its grace period, which never grows: after
+// the first success it is the rest of that call's grace period.
+func (t *State) decideStop(now Instant) Action {
+	e := t.end
+	grace := e.grace
+	if e.accepted > 0 {
+		grace = min(grace, max(MinGrace, e.killAt-now))
+	}
+	if e.grace >= e.passed && now < e.recheck {
+		return Action{Wake: e.recheck}
+	}
+	return Action{Op: Stop, Grace: grace, Wake: Never}
+}
+
+// decideRelease returns the call that makes the provider forget a stopped pod, which
+// is due when the API no longer needs the pod.
+func (t *State) decideRelease() Action {
+	idle := Action{Wake: Never}
+	if !t.Held() || !t.Gone() && !t.released() {
+		return idle
+	}
+	switch {
+	case t.rules.Releases:
+		return Action{Op: Release, Wake: Never}
+	case !t.Gone():
+		return idle
+	}
+	// It ended on its own, and the provider kept it for its logs.
+	return Action{Op: Stop, Grace: MinGrace, Wake: Never}
+}
+
+// changed reports whether the spec is newer than the one that the provider accepted.
+func (t *State) changed() bool {
+	if accepted := t.provider.acceptedPod; t.rules.UpdateMetadata && accepted != nil &&
+		(!maps.Equal(accepted.Labels, t.Pod().Labels) || !maps.Equal(accepted.Annotations, t.Pod().Annotations)) {
+		return true
+	}
+	if t.Pod().Generation > 0 {
+		refused := t.provider.refused
+		return t.Pod().Generation > t.provider.generation && (refused == nil || t.Pod().Generation > refused.generation)
+	}
+	// API servers before 1.34 keep no generation: compare the mutable fields. The
+	// spec of an adopted instance is unknown.
+	return t.provider.acceptedPod == nil || mutableChanged(&t.provider.acceptedPod.Spec, &t.Pod().Spec)
+}
+
+// Forgettable reports whether neither the API nor the provider has the pod.
+func (t *State) Forgettable() bool {
+	if !t.Known() || !t.Gone() || t.api.presence == missing || t.api.cached || !t.Stopped() || t.call.inflight != nil || t.write.inflight != nil {
+		return false
+	}
+	return !t.Held() && !t.provider.saved.mayExist()
+}
+
+// A need is what the API lacks of the pod.
+type need uint8
+
+const (
+	needNothing  need = iota
+	needStatus        // a status that is not final
+	needFinal         // the final status
+	needDelete        // the DELETE
+	needDeletion      // the DELETE once more, after a GET, because the deletion did not finish
+)
+
+// need returns what the API lacks of the pod. A status that the API calls invalid is not
+// needed until it changes.
+func (t *State) need() need {
+	n := &t.write.news
+	switch {
+	case !t.Stopped():
+		if n.contestedAt != 0 || n.statusSeq == n.storedSeq && !n.overwritten || n.statusSeq == n.rejectedSeq || t.final() {
+			return needNothing
+		}
+		return needStatus
+	case !t.final():
+		return needFinal
+	case t.unreleased():
+		return needDelete
+	case t.deleted() && len(t.Pod().Finalizers) == 0:
+		return needDeletion
+	}
+	return needNothing
+}
+
+// decideWrite returns the API request that is due.
+func (t *State) decideWrite(now Instant) Action {
+	if !t.Known() || t.api.pod == nil || t.Gone() || t.write.inflight != nil || t.api.recorded {
+		return Action{Wake: Never} // a status is computed from what the API has, not from a record
+	}
+	var s Action
+	at := t.write.retryAt
+	switch need := t.need(); {
+	case t.api.notFoundAt > 0:
+		s, at = Action{Op: Get}, max(at, t.api.notFoundAt+goneAfter)
+	case t.write.read != readNothing:
+		s = Action{Op: Get, Urgent: true}
+	case need == needNothing && t.write.news.contestedAt != 0 && !t.write.news.asked && now < at:
+		return Action{Wake: at} // the List is asked for then
+	case need == needNothing:
+		return Action{Wake: Never}
+	case need == needStatus:
+		s = Action{Op: Patch, Urgent: t.Pod().Status.Phase == corev1.PodPending || len(t.provider.unsaved) > 0}
+		at = max(at, t.mergeUntil(), t.write.pace.notBefore)
+	case need == needFinal:
+		s = Action{Op: Patch, Urgent: true}
+	case need == needDelete:
+		s = Action{Op: Delete, Urgent: true}
+		if t.api.goingAt > 0 {
+			at = max(at, t.api.goingAt+goneAfter) // the API server is removing it
+		}
+	case need == needDeletion:
+		s, at = Action{Op: Delete}, max(at, t.write.releasedAt+goneAfter)
+	}
+	if now < at {
+		return Action{Wake: at}
+	}
+	if s.Op == Delete && t.write.unread {
+		s.Op = Get
+	}
+	s.Wake = Never
+	return s
+}
+
+// Unfinished reports whether the API lacks the final status or the deletion of a pod that has
+// stopped.
+func (t *State) Unfinished() bool {
+	return t.Stopped() && t.Known() && t.api.pod != nil && !t.Gone() && !t.api.recorded && t.api.notFoundAt == 0 && (!t.final() || t.unreleased())
+}
+
+// unreleased reports whether the object must be deleted once its final status is stored:
+// because it is being deleted, or because the provider asks for it and a controller will
+// make another one.
+func (t *State) unreleased() bool {
+	return !t.released() && (t.deleted() || t.provider.deletes && controlled(t.Pod()))
+}
+
+// mergeUntil returns the Instant until which a status waits for the next one, so that
+// one write has both.
+func (t *State) mergeUntil() Instant {
+	switch {
+	case len(t.provider.unsaved) > 0:
+		return 0
+	case t.write.news.quietSeq == t.write.news.statusSeq:
+		return t.write.news.reportedAt + t.rules.PendingAfter
+	case t.end != nil:
+		return t.end.since + t.rules.PendingAfter
+	case !t.running():
+		return t.api.since + t.rules.PendingAfter
+	case t.Pod().Status.StartTime == nil && (t.report() == nil || podstatus.Phase(&t.Pod().Spec, t.report()) == corev1.PodPending) && !t.heldUp():
+		return t.api.since + t.rules.PendingAfter
+	}
+	return 0
+}
+
+// heldUp reports whether a container can't start, by the last report, for a reason that a user
+// should read at once, such as an image that can't be pulled.
+func (t *State) heldUp() bool {
+	report := t.report()
+	return report != nil && slices.ContainsFunc(slices.Concat(report.InitContainerStatuses, report.ContainerStatuses), func(c corev1.ContainerStatus) bool {
+		w := c.State.Waiting
+		return w != nil && w.Reason != "" && w.Reason != podstatus.ReasonContainerCreating && w.Reason != podstatus.ReasonPodInitializing
+	})
 }
 
 // The legal steps of an instance. A gate that closes drops what is known, which is no step.

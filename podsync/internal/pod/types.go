@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/podsync/podstatus"
@@ -221,28 +220,3 @@ type Call struct {
 	want uint64 // of Patch: the statusSeq that it stores
 	fate fate
 }
-
-// seconds returns n seconds, limited to Horizon. The API does not limit grace periods:
-// the largest integer often stands for no limit, and a negative one means 0.
-func seconds(n int64) time.Duration {
-	return time.Duration(min(max(n, 0), int64(Horizon/time.Second))) * time.Second
-}
-
-// SpecGrace returns the grace period in the pod's spec.
-func SpecGrace(pod *corev1.Pod) time.Duration {
-	if pod == nil || pod.Spec.TerminationGracePeriodSeconds == nil {
-		return corev1.DefaultTerminationGracePeriodSeconds * time.Second
-	}
-	return max(MinGrace, seconds(*pod.Spec.TerminationGracePeriodSeconds))
-}
-
-// graceOf returns the grace period of the pod's deletion.
-func graceOf(pod *corev1.Pod) time.Duration {
-	if pod.DeletionGracePeriodSeconds == nil {
-		return SpecGrace(pod)
-	}
-	return max(MinGrace, seconds(*pod.DeletionGracePeriodSeconds))
-}
-
-// controlled reports whether a controller will make another pod if this one is deleted.
-func controlled(pod *corev1.Pod) bool { return metav1.GetControllerOfNoCopy(pod) != nil }
