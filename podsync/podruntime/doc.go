@@ -78,7 +78,8 @@
 //
 // If List fails, nothing is decided. A container that was last listed as running and is no
 // longer listed has ended with exit code 137 and reason ContainerStatusUnknown. One that
-// was listed as exited keeps its exit code, although it is removed. A full disk delays
+// was listed as exited keeps its exit code, although it is removed. One that ends with the
+// process is described at [ProcessBound]. A full disk delays
 // starts, but never the end of a pod. A call that hangs blocks its own container. Calls
 // that should be short have a deadline of two minutes. If a pod is stopped while a Start is
 // in flight, the Start may still take that long. Volumes are compared with the API once a

@@ -155,3 +155,69 @@ func TestAnEndIsOneWrite(t *testing.T) {
 		}
 	})
 }
+
+// processBound is the Runtime of a world whose containers end with the process.
+type processBound struct{ *link }
+
+func (processBound) EndsWithProcess() bool { return true }
+
+// TestAnAnnouncedRestartIsNoCrash ends a process with its containers twice within ten minutes, in order
+// and by death, and also with a runtime that has not said that its containers end so. They start at once only
+// after an announced end. One line in the log tells of each restart.
+func TestAnAnnouncedRestartIsNoCrash(t *testing.T) {
+	const line = "Containers that ran under the process before are gone"
+	for name, tc := range map[string]struct {
+		bound, dies bool
+		reason      string
+		wait        time.Duration // before the third run
+	}{
+		"an announced end":               {true, false, "ProcessEnded", 0},
+		"a death":                        {true, true, "ContainerStatusUnknown", 10 * time.Second},
+		"containers that should outlive": {false, false, "ContainerStatusUnknown", 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorldWith(t, func(w *world) {
+				w.lines = &lines{}
+				w.change = func(cfg *podruntime.Config) {
+					if tc.bound {
+						cfg.Runtime = processBound{w.link}
+					}
+				}
+			}, func(w *world) {
+				always := w.start(podOf(corev1.RestartPolicyAlways, command("app", "forever")))
+				once := podOf(corev1.RestartPolicyNever, command("work", "forever"), command("done", "exit 0"))
+				once.UID, once.Name = "uid-2", "once"
+				never := w.start(once)
+				time.Sleep(time.Minute)
+				for n := range 2 {
+					w.lines.take()
+					if tc.dies {
+						w.kill()
+						_ = os.Remove(filepath.Join(w.root, "announced")) // a dead process writes nothing
+					} else {
+						w.shutdown()
+					}
+					w.machine.memory = newMemory() // which has ended with the process
+					w.boot()
+					time.Sleep(time.Second)
+					logged := strings.Join(w.lines.take(), "\n")
+					if want := fmt.Sprintf("%q containers=%d announced=%v", line, 2-n, tc.bound && !tc.dies); strings.Count(logged, line) != 1 || !strings.Contains(logged, want) {
+						w.Errorf("restart %d: the log is %s, want %s", n+1, logged, want)
+					}
+					time.Sleep(time.Minute)
+					c := w.container(always, "app")
+					if end := c.LastTerminationState.Terminated; c.State.Running == nil || c.RestartCount != int32(n+1) || end == nil || end.ExitCode != 137 || end.Reason != tc.reason {
+						w.Errorf("restart %d: %+v", n+1, c)
+					}
+				}
+				w.begun("app", 0, time.Minute, 2*time.Minute+time.Second+tc.wait)
+				if end := w.container(never, "work").State.Terminated; end == nil || end.Reason != tc.reason {
+					w.Errorf("work that ran once ended with %+v", end)
+				}
+				if end := w.container(never, "done").State.Terminated; end == nil || end.ExitCode != 0 {
+					w.Errorf("work that was done has ended with %+v", end)
+				}
+			})
+		})
+	}
+}

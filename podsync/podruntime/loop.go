@@ -180,6 +180,16 @@ func (p *pod) take(runs []Container, sandbox *Sandbox) {
 	p.stopped = p.deadline != nil && p.decide().Stopped
 }
 
+// gone counts the containers whose newest run was last seen running and is no longer listed.
+func (p *pod) gone() (n int) {
+	for _, c := range p.containers {
+		if c.m.Gone() {
+			n++
+		}
+	}
+	return n
+}
+
 // decide returns the actions to take now.
 func (p *pod) decide() core.Plan { return core.Decide(&p.spec.Spec, p.world(), time.Now()) }
 

@@ -47,12 +47,14 @@ func (wrongRuntime) DiskUsage(int)   {}
 func (wrongRuntime) Check(int)       {}
 func (wrongRuntime) CheckPod(int)    {}
 
+func (wrongRuntime) EndsWithProcess(int) {}
+
 func TestAMethodWithAnotherSignatureIsRefused(t *testing.T) {
 	_, err := New(Config{Root: "/", Runtime: wrongRuntime{}})
 	if err == nil {
 		t.Fatal("it was accepted")
 	}
-	for _, method := range []string{"Watch", "Exec", "LogTail", "Pull", "SetUpPod", "TearDownPod", "RemovePod", "ListPods", "Resize", "ResizePod", "DiskUsage", "Check", "CheckPod"} {
+	for _, method := range []string{"Watch", "Exec", "LogTail", "Pull", "SetUpPod", "TearDownPod", "RemovePod", "ListPods", "Resize", "ResizePod", "DiskUsage", "Check", "CheckPod", "EndsWithProcess"} {
 		if !strings.Contains(err.Error(), "Runtime."+method+`: Invalid value: "func(int)": `) {
 			t.Errorf("%s is missing in %v", method, err)
 		}

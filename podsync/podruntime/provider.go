@@ -33,8 +33,9 @@ var (
 // until Run has found the pods of the last process.
 type Provider struct {
 	*node
-	dirs store
-	once lifecycle.Once
+	dirs  store
+	once  lifecycle.Once
+	bound bool // the containers end with the process
 
 	ctx    context.Context // of Run, set before loaded is closed
 	loaded chan struct{}   // closed when pods is complete
@@ -72,6 +73,7 @@ func New(cfg Config) (*Provider, error) {
 		loaded: make(chan struct{}), ended: make(chan struct{}),
 		pods: map[types.UID]*pod{}, starting: map[types.UID]bool{}, strays: map[types.UID]*stray{}, wake: make(chan struct{}, 1),
 	}
+	p.bound = caps.bound != nil && caps.bound.EndsWithProcess()
 	p.report, p.reports.groups = p.noteChange, &p.groups
 	p.room = newRoom(cfg.Allocatable, caps.resizer != nil, caps.podResizer != nil, func(uid types.UID) {
 		if pod := p.find(uid); pod != nil {
@@ -114,6 +116,11 @@ func (p *Provider) Run(ctx context.Context) error {
 	p.closed = true
 	p.mu.Unlock()
 	p.wg.Wait()
+	if p.bound {
+		if err := p.dirs.announceEnd(); err != nil {
+			klog.FromContext(ctx).Error(err, "The next process will take the end of the containers for a crash")
+		}
+	}
 	return nil
 }
 
@@ -126,6 +133,7 @@ func (p *Provider) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	announced := p.bound && p.dirs.announced()
 	// All of them or none: a pod left out would be taken for lost.
 	var pods []*pod
 	for _, dir := range dirs {
@@ -156,12 +164,22 @@ func (p *Provider) open(ctx context.Context) error {
 		p.pods[pod.ref.UID] = pod
 		p.mu.Unlock()
 	}
+	gone := 0
 	for _, pod := range pods {
 		if pod.desired != pod.spec {
 			pod.refollow()
 		}
+		before := pod.gone()
+		pod.facts.Announced = announced
 		pod.take(runs[pod.ref.UID], sandboxes[pod.ref.UID])
+		gone += pod.gone() - before
 		pod.publish()
+	}
+	if gone > 0 {
+		klog.FromContext(ctx).Info("Containers that ran under the process before are gone", "containers", gone, "announced", announced)
+	}
+	if err := p.dirs.takeAnnouncement(); err != nil {
+		return fmt.Errorf("podruntime: %w", err)
 	}
 	for _, pod := range pods {
 		p.wg.Go(pod.loop)

@@ -63,7 +63,9 @@ type Container struct {
 	StartedAt time.Time
 	// FinishedAt is the time at which it exited.
 	FinishedAt time.Time
-	// ExitCode is the exit code, 128 plus Signal if a signal ended the container.
+	// ExitCode is the exit code, 128 plus Signal if a signal ended the container. A Runtime
+	// without signals, such as one of WebAssembly modules, reports the code with which the module
+	// has exited, 0 if it has returned, 137 if the Runtime has killed it, and 134 after a trap.
 	ExitCode int32
 	// Signal is the signal that ended the container, or 0.
 	Signal int32
@@ -124,8 +126,8 @@ type StopOptions struct {
 // goroutines, Stop while another Stop or an Exec for the same container is under
 // way, but Start and Remove for one container never at the same time.
 //
-// Containers outlive the process that started them, or end with it: List of the
-// next process must return the truth.
+// Containers outlive the process that started them, or end with it, which a [ProcessBound] says: List
+// of the next process must return the truth.
 type Runtime interface {
 	// List returns every container of the pod that has not been removed, or of all
 	// pods if pod is empty. An error means that nothing is known; a Runtime must
@@ -145,6 +147,19 @@ type Runtime interface {
 	// Remove deletes a container that does not run, with its exit code and logs.
 	// A container that does not exist is no error.
 	Remove(ctx context.Context, id ContainerID) error
+}
+
+// A ProcessBound is a Runtime whose containers may end with the process, such as one that runs
+// WebAssembly modules in it. When Run has returned nil, that is no crash: the next process starts
+// them without a back-off, if their restart policy allows that. The run before has exit code 137 and
+// the reason ProcessEnded. After the death of a process the containers count as lost, with a
+// back-off, because one of them may have caused it.
+//
+// The next process does not list the containers that have ended so, nor those that had exited
+// before. A start that was cut off is repeated unless Start returns [ErrMayHaveRun].
+type ProcessBound interface {
+	// EndsWithProcess reports whether the containers end with the process. [New] calls it once.
+	EndsWithProcess() bool
 }
 
 // A Watcher is a Runtime that reports changes. With it [Config.Relist], the time between
@@ -344,6 +359,7 @@ type capabilities struct {
 	meter      DiskMeter
 	checker    Checker
 	podChecker PodChecker
+	bound      ProcessBound
 }
 
 // optionalMethods are the methods of the optional interfaces.
@@ -361,6 +377,7 @@ var optionalMethods = []optional.Method{
 	optional.Of(PodResizer.ResizePod, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("ResizePod") }),
 	optional.Of(DiskMeter.DiskUsage, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("DiskUsage") }),
 	optional.Of(Checker.Check, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Check") }),
+	optional.Of(ProcessBound.EndsWithProcess, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("EndsWithProcess") }),
 	optional.Of(PodChecker.CheckPod, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("CheckPod") }),
 }
 
@@ -375,5 +392,6 @@ func capabilitiesOf(r Runtime) (c capabilities) {
 	c.meter, _ = r.(DiskMeter)
 	c.checker, _ = r.(Checker)
 	c.podChecker, _ = r.(PodChecker)
+	c.bound, _ = r.(ProcessBound)
 	return c
 }

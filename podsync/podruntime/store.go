@@ -43,6 +43,7 @@ var ErrRootInUse = errors.New("another process runs pods in this directory; end 
 //	pods/UID/subpaths/NAME/N       mount points for subPath, by container and its mount
 //	pods/UID/messages/NAME         the termination message of the newest run
 //	pods/UID/hosts                 /etc/hosts
+//	announced                      the process before has announced its end (ProcessBound)
 //	pods/UID/containers/NAME       for the Runtime: ContainerSpec.Dir
 //	trash                          directories that are being deleted, and drafts
 type store struct{ root string }
@@ -128,6 +129,25 @@ func (s store) lock(ctx context.Context) (unlock func(), err error) {
 		err = ErrRootInUse
 	}
 	return nil, err
+}
+
+func (s store) announcement() string { return filepath.Join(s.root, "announced") }
+
+// announceEnd records that the process ends and its containers with it.
+func (s store) announceEnd() error { return record.Write(s.announcement(), struct{}{}) }
+
+// announced reports whether the process before has announced its end.
+func (s store) announced() bool {
+	_, err := os.Stat(s.announcement())
+	return err == nil
+}
+
+// takeAnnouncement removes the announcement: it is not about the end of this process.
+func (s store) takeAnnouncement() error {
+	if err := os.Remove(s.announcement()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // emptyTrash deletes what pods have left that ended. What can't be deleted stays, and

@@ -51,6 +51,21 @@ func TestTheExampleRuntimeKeepsTheContract(t *testing.T) {
 	}
 }
 
+// A bound is a memory whose containers end with the process.
+type bound struct{ *memory }
+
+func (bound) EndsWithProcess() bool { return true }
+
+func TestARuntimeThatEndsWithTheProcessKeepsTheContract(t *testing.T) {
+	podruntimetest.TestRuntime(t, podruntimetest.Suite{
+		New:     func(testing.TB) podruntime.Runtime { return bound{newMemory()} },
+		Reopen:  func(testing.TB, podruntime.Runtime) podruntime.Runtime { return bound{newMemory()} },
+		Forever: func() corev1.Container { return command("c", "forever") },
+		Exits:   func(code int) corev1.Container { return command("c", fmt.Sprint("exit ", code)) },
+		Timeout: 5 * time.Second,
+	})
+}
+
 // The Provider that a Runtime makes keeps the contract of package podsync.
 func TestTheProviderKeepsTheContractOfPodsync(t *testing.T) {
 	type process struct {

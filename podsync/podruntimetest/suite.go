@@ -37,7 +37,8 @@ type Suite struct {
 	// Required. Exits returns a container that soon exits with code.
 	Exits func(code int) corev1.Container
 	// Reopen returns the Runtime that the next process would have. The old one is no
-	// longer used. Default: none, and restarts of the process are not tested.
+	// longer used. If it is a [podruntime.ProcessBound] that says so, its containers must
+	// have ended, else they must run on. Default: none, and restarts of the process are not tested.
 	Reopen func(t testing.TB, old podruntime.Runtime) podruntime.Runtime
 	// Stubborn returns a container that ends only if it is killed. Default: none,
 	// and kills are not tested.
@@ -93,6 +94,12 @@ type subject struct {
 	runtime podruntime.Runtime
 	dirs    string
 	pods    int
+}
+
+// endsWithProcess reports whether the containers end with the process.
+func (s *subject) endsWithProcess() bool {
+	bound, ok := s.runtime.(podruntime.ProcessBound)
+	return ok && bound.EndsWithProcess()
 }
 
 // pod returns a new pod with a container.
@@ -395,7 +402,32 @@ var checks = []check{
 			}
 		}
 	}},
-	{"TheNextProcessFindsContainers", func(s *subject) bool { return s.suite.Reopen != nil }, func(s *subject) {
+	{"ContainersEndWithTheProcess", func(s *subject) bool { return s.suite.Reopen != nil && s.endsWithProcess() }, func(s *subject) {
+		over := s.start(s.pod(s.suite.Exits(6)), 0)
+		s.await(over, podruntime.ContainerExited)
+		pod := s.pod(s.suite.Forever())
+		id := s.start(pod, 0)
+		s.await(id, podruntime.ContainerRunning)
+		s.runtime = s.suite.Reopen(s, s.runtime)
+		if list := s.list(""); len(list) > 0 {
+			s.Errorf("the next process lists %v", list)
+		}
+		s.stop(id, time.Now())
+		if err := s.runtime.Remove(s.Context(), id); err != nil {
+			s.Errorf("Remove of a container that has ended with its process: %v", err)
+		}
+		if _, ok := s.runtime.(podruntime.Sandboxer); ok {
+			pod = s.pod(s.suite.Forever()) // the sandbox has ended, too
+		}
+		next := s.start(pod, 1)
+		s.await(next, podruntime.ContainerRunning)
+		if list := s.list(""); len(list) != 1 {
+			s.Errorf("after the next run has begun, List has %v", list)
+		}
+		s.stop(next, time.Now().Add(time.Hour))
+		s.await(next, podruntime.ContainerExited)
+	}},
+	{"TheNextProcessFindsContainers", func(s *subject) bool { return s.suite.Reopen != nil && !s.endsWithProcess() }, func(s *subject) {
 		over := s.start(s.pod(s.suite.Exits(6)), 0)
 		s.await(over, podruntime.ContainerExited)
 		id := s.start(s.pod(s.suite.Forever()), 0)

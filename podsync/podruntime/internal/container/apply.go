@@ -224,6 +224,7 @@ func (c *Container) listed(now time.Time, e Listed) {
 	if !c.starting { // a Start that fails may leave a container that has exited for a moment
 		c.ended(now)
 	}
+	c.inherited = false
 	if c.prev == nil && c.prevRec.End != (End{}) {
 		c.prev = c.prevRec.End.run(c.attempt - 1)
 	}
@@ -300,6 +301,8 @@ func (c *Container) ended(now time.Time) {
 		return
 	case c.rec.Ran.IsZero():
 		return
+	case c.rec.End == End{} && c.inherited && c.pod.Announced:
+		c.rec.End, c.rec.Noted = withProcess(c.rec.Ran, now), true
 	case c.rec.End == End{}:
 		c.rec.End, c.rec.Noted = lost(c.rec.Ran, now), true
 	}
@@ -333,7 +336,7 @@ func (c *Container) start(resources string) {
 	// A start that failed is tried again with the delay that the run before it has earned.
 	attempt, rec := max(c.attempt, 0), Record{Image: c.spec.Image, Resources: resources, Waited: c.rec.Waited}
 	if c.Listed(Exited) {
-		attempt, rec.Waited = c.attempt+1, c.Delay()
+		attempt, rec.Waited = c.attempt+1, c.waited()
 	}
 	if attempt != c.attempt {
 		c.advance(attempt, rec)

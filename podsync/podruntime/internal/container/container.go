@@ -21,7 +21,8 @@ type Container struct {
 	//
 	// Invariant: rec and obs are about run attempt, prevRec and prev about an older one.
 	// Invariant: older runs are older than prev.
-	attempt      int // the newest run that is known; -1: none
+	attempt      int  // the newest run that is known; -1: none
+	inherited    bool // run attempt is of an earlier process, and nothing was listed since
 	rec, prevRec Record
 	obs, prev    *Run  // nil: not listed
 	older        []int // listed runs before prev
@@ -67,7 +68,7 @@ func New(pod *Pod, kind Kind, spec *corev1.Container) *Container {
 // Recall adds a run with the record of an earlier process. The calls are in the order of the
 // attempts, and before the first event.
 func (c *Container) Recall(attempt int, rec Record) {
-	c.prevRec, c.rec, c.attempt = c.rec, rec, attempt
+	c.prevRec, c.rec, c.attempt, c.inherited = c.rec, rec, attempt, true
 }
 
 // Check returns the invariants that do not hold, as sentences, or nil. Tests call it.
@@ -155,17 +156,39 @@ func (c *Container) Watched() bool {
 }
 
 // Delay returns the time for which the run after the newest one, which has exited, is held back:
-// none with another image, which may not fail as this one did.
+// none with another image, which may not fail as this one did, and none after the announced end of
+// the process.
 func (c *Container) Delay() time.Duration {
-	if c.rec.Image != "" && c.rec.Image != c.spec.Image {
+	if c.rec.Image != "" && c.rec.Image != c.spec.Image || c.endedWithProcess() {
 		return 0
 	}
-	var ran time.Duration
-	if !c.obs.StartedAt.IsZero() {
-		ran = c.obs.FinishedAt.Sub(c.obs.StartedAt)
-	}
-	return c.pod.Backoff.Next(c.attempt, c.rec.Waited, ran)
+	return c.pod.Backoff.Next(c.attempt, c.rec.Waited, c.lasted())
 }
+
+// waited returns what the record of the next run has as its Delay. The end of a process neither adds
+// to the back-off of a container nor resets it.
+func (c *Container) waited() time.Duration {
+	if c.endedWithProcess() && c.lasted() < c.pod.Backoff.Reset {
+		return c.rec.Waited
+	}
+	return c.Delay()
+}
+
+// lasted returns the length of the newest run, which has exited; 0 if it is not known.
+func (c *Container) lasted() time.Duration {
+	if c.obs.StartedAt.IsZero() {
+		return 0
+	}
+	return c.obs.FinishedAt.Sub(c.obs.StartedAt)
+}
+
+// endedWithProcess reports whether the newest run has ended with the process that ran it.
+func (c *Container) endedWithProcess() bool {
+	return !c.rec.End.Seen && c.rec.End.Reason == processEnded
+}
+
+// Gone reports whether the newest run was last seen running and is no longer listed.
+func (c *Container) Gone() bool { return c.rec.End != End{} && !c.rec.End.Seen }
 
 // Over reports whether the container has ended and is never started again.
 func (c *Container) Over(pod *corev1.PodSpec) bool {

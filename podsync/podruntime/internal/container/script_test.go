@@ -37,7 +37,8 @@ type stage struct {
 //	pod POLICY                           a new pod, at 0s
 //	container NAME KIND [hook] [probe] [rule CODE]
 //	recall NAME ATTEMPT [ran] [lost] [noted]  a record of an earlier process
-//	process                              another process recalls the records of this one
+//	process [announced]                  another process recalls the records of this one, whose runs have
+//	                                     ended with it if it has announced its end
 //	image NAME IMAGE                     the spec has another image
 //	after DURATION                       the time that passes
 //	list NAME [ATTEMPT:STATE[:CODE]]…    the runtime's list; a run exits now
@@ -173,6 +174,7 @@ func (s *stage) fact(words []string) error {
 		s.facts.Kept[words[1]], _ = strconv.Atoi(words[2])
 		return nil
 	case "process":
+		s.facts.Announced = slices.Contains(words, "announced")
 		for i, c := range s.world.Containers {
 			s.world.Containers[i] = New(&s.facts, c.kind, c.spec)
 			if c.attempt > 0 {

@@ -86,7 +86,7 @@ type End struct {
 	Reason     string    `json:"reason,omitempty"`    // of its exit; optional
 	Message    string    `json:"message,omitempty"`   // about its exit; optional
 	// Seen says that the runtime has listed the run as exited. Otherwise the run was last seen
-	// running and is no longer listed, so its exit code is not known.
+	// running and is no longer listed, or has ended with its process, so its exit code is not known.
 	Seen bool `json:"seen,omitempty"`
 }
 
@@ -103,6 +103,17 @@ func lost(ran, now time.Time) End {
 	return End{
 		StartedAt: ran, FinishedAt: now, ExitCode: 137, Reason: "ContainerStatusUnknown",
 		Message: "the runtime no longer has the container",
+	}
+}
+
+// processEnded is the reason of a run that has ended with the process that ran it.
+const processEnded = "ProcessEnded"
+
+// withProcess returns the end of a run that has ended with the process that ran it.
+func withProcess(ran, now time.Time) End {
+	return End{
+		StartedAt: ran, FinishedAt: now, ExitCode: 137, Reason: processEnded,
+		Message: "the process that ran the container has ended",
 	}
 }
 
@@ -183,4 +194,7 @@ type Pod struct {
 	Grace time.Duration
 	// Backoff holds back the next runs.
 	Backoff Backoff
+	// Announced says that the process before has announced its end, and that its runs have ended
+	// with it.
+	Announced bool
 }
