@@ -247,6 +247,23 @@ func TestStopCompletesAPoolThatWaits(t *testing.T) {
 	})
 }
 
+// TestStopCompletesAPoolWhoseFirstAnswerIsLost: the first write of a generation is stored, and
+// Run is to end before the controller knows.
+func TestStopCompletesAPoolWhoseFirstAnswerIsLost(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
+		r.settle(time.Minute)
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Times: 1, Latency: 100 * time.Millisecond, LoseResponse: true})
+		r.set(resourceslice.Pool{Devices: tainted(8 * 64)})
+		time.Sleep(50 * time.Millisecond)
+		r.halt()
+		if got := r.generations(); len(got) != 9 || got[0] != "2/9" || got[8] != "2/9" {
+			t.Errorf("generations and counts %v", got)
+		}
+	})
+}
+
 // TestADeleteIsOfTheVersionThatWasSeen: another writer may have taken the slice over since.
 func TestADeleteIsOfTheVersionThatWasSeen(t *testing.T) {
 	bubble(t, func(r *rig) {

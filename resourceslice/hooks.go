@@ -62,7 +62,8 @@ type Published struct {
 	Latency time.Duration
 	// Window is the part of Latency in which the pool was incomplete, so that
 	// the scheduler allocated none of its devices. It is 0 unless the generation
-	// changed or slices were missing.
+	// changed or slices were missing. If the first write of a generation had no answer,
+	// the time until the controller knew counts too.
 	Window time.Duration
 	// Repair reports whether another writer's change was undone; otherwise the
 	// reason was Set or Remove.

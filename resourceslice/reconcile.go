@@ -498,10 +498,7 @@ func (j *job) openWindow(generation int64) {
 	j.mu.Unlock()
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	if j.p.windowAt.IsZero() {
-		j.p.windowAt = time.Now()
-	}
-	j.p.update(func(s *Status) { s.Complete = false })
+	j.p.openWindow(time.Now())
 }
 
 func (j *job) closeWindow() {
@@ -589,6 +586,8 @@ type request struct {
 	slice  *resourcev1.ResourceSlice // as sent; nil to delete rec
 	rec    *record                   // as it was; nil to create
 	dryRun bool                      // the API server answers and stores nothing
+	window bool                      // the pool is incomplete from the first such write to the last
+	sent   time.Time                 // the last time
 	verb   string
 	name   string // of the slice
 
@@ -619,7 +618,15 @@ func newPool(id PoolID, state *core.State) *pool {
 	}}
 }
 
-// half reports whether a generation is begun and not complete.
+// openWindow records that the pool is half published, or may be. Controller.mu must be held.
+func (p *pool) openWindow(at time.Time) {
+	if p.windowAt.IsZero() {
+		p.windowAt = at
+	}
+	p.update(func(s *Status) { s.Complete = false })
+}
+
+// half reports whether a generation is begun and not complete, as far as this process knows.
 func (p *pool) half() bool { return !p.windowAt.IsZero() }
 
 // local reports whether no slice without a node is wanted.

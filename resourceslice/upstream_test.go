@@ -288,6 +288,22 @@ func TestWindowOfABump(t *testing.T) {
 	})
 }
 
+// TestTheWindowBeginsWithAFirstWriteWithoutAnAnswer: it is stored, so the pool is incomplete
+// while the controller waits for the answer.
+func TestTheWindowBeginsWithAFirstWriteWithoutAnAnswer(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
+		r.settle(time.Minute)
+		before := r.window()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Times: 1, HangResponse: true})
+		r.publish(resourceslice.Pool{Devices: tainted(8 * 64)})
+		if window := r.window() - before; window < resourceslice.CallTimeout {
+			t.Errorf("incomplete for %v, want %v at least", window, resourceslice.CallTimeout)
+		}
+	})
+}
+
 // TestRedundantSlice: a slice that is there twice is deleted, and Pods that wait are not woken
 // up. The consumer of the rig asserts completion by a write.
 func TestRedundantSlice(t *testing.T) {

@@ -137,7 +137,7 @@ func (j *job) write(p *plan, page *page, dryRun bool) result {
 	if err != nil {
 		return failureOf(err)
 	}
-	req := &request{page: page, slice: slice, rec: page.rec, dryRun: dryRun, verb: "update", name: page.name, revision: j.status.Revision}
+	req := &request{page: page, slice: slice, rec: page.rec, dryRun: dryRun, window: p.window(), verb: "update", name: page.name, revision: j.status.Revision}
 	if page.rec == nil {
 		req.verb = "create"
 	}
@@ -326,6 +326,7 @@ func (j *job) call(req *request, do func(ctx context.Context) error) error {
 
 // send sends a write and draws the conclusion.
 func (j *job) send(req *request) (r result) {
+	req.sent = time.Now()
 	if req.slice == nil {
 		j.c.view.mark(req.rec, true) // its event may come before the answer
 	}
@@ -380,6 +381,9 @@ func (j *job) note(req *request, v verdict, err error) (isOpen bool) {
 	if answered {
 		j.c.apply(j.p, core.Answered{Name: req.name})
 	} else if lost {
+		if req.window {
+			j.p.openWindow(req.sent) // the write may be carried out at any time since
+		}
 		j.c.apply(j.p, core.LostAnswer{Name: req.name, Create: req.rec == nil, Revision: req.revision})
 	}
 	return isOpen
