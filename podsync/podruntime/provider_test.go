@@ -150,6 +150,17 @@ func TestAContainerThatIsBeingStartedWaitsWithPodInitializing(t *testing.T) {
 		if w.container(ref, "app").State.Running == nil {
 			w.Error("app does not run")
 		}
+		// An ephemeral container does not wait for init containers.
+		pod = pod.DeepCopy()
+		pod.Generation++
+		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(command("debug", "forever"))}}
+		if _, err := w.p.Update(w.Context(), pod); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if waiting := w.container(ref, "debug").State.Waiting; waiting == nil || waiting.Reason != "ContainerCreating" {
+			w.Errorf("the ephemeral container waits with %+v", waiting)
+		}
 	})
 }
 

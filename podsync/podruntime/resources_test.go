@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podruntime"
@@ -183,6 +184,92 @@ func TestAResizeThatTheRuntimeCanNotApplyYetIsInProgress(t *testing.T) {
 			w.Errorf("the resize in progress has %s: %s", reason, message)
 		}
 	})
+}
+
+// TestAResizeIsEvents resizes a container while the runtime fails, and then while it works. Each
+// step is one event, and so is each error that differs from the one before.
+func TestAResizeIsEvents(t *testing.T) {
+	recorder := events.NewFakeRecorder(1000)
+	inWorldWith(t, func(w *world) {
+		w.boxed = true
+		w.change = func(cfg *podruntime.Config) { cfg.EventRecorder = recorder }
+	}, func(w *world) {
+		a := sized("a", "2")
+		if err := w.admit(a); err != nil {
+			t.Fatal(err)
+		}
+		for _, message := range []string{"busy", "still busy", ""} {
+			w.link.setBefore(func(op string) error {
+				if op == "Resize" && message != "" {
+					return errors.New(message)
+				}
+				return nil
+			})
+			if message == "busy" {
+				a = resized(a, "3")
+				w.update(a)
+			}
+			time.Sleep(time.Minute)
+		}
+		want := []string{
+			"Normal ResizeStarted Pod resize started", "Warning ResizeError Pod resize error: busy",
+			"Warning ResizeError Pod resize error: still busy", "Normal ResizeCompleted Pod resize completed",
+		}
+		var got []string
+		for len(recorder.Events) > 0 {
+			if e := <-recorder.Events; strings.Contains(e, "Resize") {
+				got = append(got, e)
+			}
+		}
+		if !slices.Equal(got, want) {
+			w.Errorf("the events are %q, want %q", got, want)
+		}
+	})
+}
+
+// TestAPodWithoutASandboxIsNotResized changes the resources of a pod whose sandbox can't be made, and of
+// one whose sandbox was lost and can't be made again. Nothing is resized, and no resize is in progress:
+// the next sandbox has them.
+func TestAPodWithoutASandboxIsNotResized(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		inShop(t, func(w *world) {
+			fails := func(op string) error {
+				if op == "SetUpPod" {
+					return errors.New("no network")
+				}
+				return nil
+			}
+			if !lost {
+				w.link.setBefore(fails)
+			}
+			a := sized("a", "2")
+			if err := w.admit(a); err != nil {
+				t.Fatal(err)
+			}
+			if lost {
+				w.link.setBefore(fails)
+				w.lose(a.UID)
+				time.Sleep(time.Minute)
+			}
+			a = resized(a, "3")
+			w.update(a)
+			for _, c := range w.state(podsync.RefOf(a)).Status.Conditions {
+				if c.Type == corev1.PodResizeInProgress || c.Type == corev1.PodResizePending {
+					w.Errorf("lost %v: without a sandbox, the condition is %+v", lost, c)
+				}
+			}
+			w.machine.mu.Lock()
+			if len(w.resized) > 0 {
+				w.Errorf("lost %v: without a sandbox, it resized %q", lost, w.resized)
+			}
+			w.machine.mu.Unlock()
+			w.link.setBefore(nil)
+			time.Sleep(2 * time.Minute)
+			w.expectResize(a, "", "", "3", "3")
+			w.expectWhole(a, "3", "3", "")
+			w.expectResized()
+		})
+	}
 }
 
 // wide returns a pod as a whole with a limit of CPUs, two containers that have none and
