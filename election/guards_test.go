@@ -125,6 +125,25 @@ func TestAStreamContinuesWhereTheLastOneEnded(t *testing.T) {
 	}
 }
 
+// TestASharedWatchBeginsAfreshOnce: another stream number asks for that, and not each time that
+// the candidate joins again. It would cost all candidates of the process a watch.
+func TestASharedWatchBeginsAfreshOnce(t *testing.T) {
+	l := &lane[*coordinationv1.Lease]{ctx: t.Context(), stream: 1, running: new(sync.WaitGroup)}
+	var joins []string
+	l.join = func(_ context.Context, _, from string, afresh bool) (<-chan *sight[*coordinationv1.Lease], func() <-chan struct{}) {
+		joins = append(joins, fmt.Sprint(from, " ", afresh))
+		return make(chan *sight[*coordinationv1.Lease]), func() <-chan struct{} { return nil }
+	}
+	for _, stream := range []int{1, 1, 2, 2} {
+		l.stopWatch()
+		l.take(machine.Step{Watch: machine.Watched, Stream: stream, Version: "7"})
+		l.take(machine.Step{Watch: machine.Watched, Stream: stream, Version: "8"}) // goes on
+	}
+	if want := []string{"7 false", "7 false", "7 true", "7 false"}; !slices.Equal(joins, want) {
+		t.Errorf("joined from %v, want %v", joins, want)
+	}
+}
+
 var errBroken = apierrors.NewInternalError(errors.New("broken"))
 
 // watchRecorder is a client whose watches fail.
@@ -148,8 +167,9 @@ func TestTheNextStreamStartsAfterItsPause(t *testing.T) {
 			}
 			started := time.Now()
 			l.take(machine.Step{Watch: machine.Watched, Version: "5"})
-			if opts := <-watches; opts.ResourceVersion != want || time.Since(started) != time.Minute {
-				t.Errorf("watches from %q after %v, want %q", opts.ResourceVersion, time.Since(started), want)
+			// Bookmarks show that a watch without changes works.
+			if opts := <-watches; opts.ResourceVersion != want || time.Since(started) != time.Minute || !opts.AllowWatchBookmarks {
+				t.Errorf("watches with %+v after %v, want from %q with bookmarks", opts, time.Since(started), want)
 			}
 			l.stopWatch()
 			l.running.Wait()

@@ -316,6 +316,27 @@ func theirs() *resourcev1.ResourceSlice {
 	return s
 }
 
+// TestRemoveLeavesThePoolOfAnotherOwner: it has the same name.
+func TestRemoveLeavesThePoolOfAnotherOwner(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.foreign(func() { r.s.Put(theirs()) })
+		r.start(func(cfg *resourceslice.Config) {
+			cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{}).ResourceV1()
+			cfg.Owner = func(context.Context) (metav1.OwnerReference, error) {
+				return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "mine", UID: "u2"}, nil
+			}
+		})
+		if err := r.c.Remove(pool); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.c.Wait(r.Context(), pool); err != nil {
+			t.Error(err)
+		}
+		r.settle(time.Hour)
+		r.expect("an hour", 0, 0, 0)
+	})
+}
+
 // TestAClusterPoolOfAnotherOwner: a controller without a node leaves it alone.
 func TestAClusterPoolOfAnotherOwner(t *testing.T) {
 	bubble(t, func(r *rig) {
