@@ -272,6 +272,50 @@ func TestAPodWithoutASandboxIsNotResized(t *testing.T) {
 	}
 }
 
+// resizer is a Runtime that resizes containers, but no pods as a whole.
+type resizer struct{ *link }
+
+func (r resizer) Resize(context.Context, podruntime.ContainerID, *corev1.Pod, *corev1.Container) error {
+	return r.call("Resize", func() error { return nil })
+}
+
+// TestAWithdrawnResizeIsInProgressUntilItIsUndone withdraws a resize that has failed. The container may have
+// its resources anyway, so it is resized back, and that is in progress until it succeeds.
+func TestAWithdrawnResizeIsInProgressUntilItIsUndone(t *testing.T) {
+	inWorldWith(t, func(w *world) {
+		w.change = func(cfg *podruntime.Config) { cfg.Runtime = resizer{w.link} }
+	}, func(w *world) {
+		a := sized("a", "2")
+		if err := w.admit(a); err != nil {
+			t.Fatal(err)
+		}
+		inProgress := func(want bool) {
+			w.Helper()
+			conditions := w.state(podsync.RefOf(a)).Status.Conditions
+			if got := slices.ContainsFunc(conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizeInProgress }); got != want {
+				w.Errorf("a resize is in progress: %v, want %v; the conditions are %+v", got, want, conditions)
+			}
+		}
+		inProgress(false)
+		w.link.setBefore(func(op string) error {
+			if op == "Resize" {
+				return errors.New("busy")
+			}
+			return nil
+		})
+		a = resized(a, "3")
+		w.update(a)
+		inProgress(true)
+		a = resized(a, "2")
+		w.update(a)
+		inProgress(true)
+		w.link.setBefore(nil)
+		time.Sleep(time.Minute)
+		inProgress(false)
+		w.expectResize(a, "", "", "2", "2")
+	})
+}
+
 // wide returns a pod as a whole with a limit of CPUs, two containers that have none and
 // one that has.
 func wide(cpu string) *corev1.Pod {
