@@ -117,6 +117,7 @@
 //     is answered with 406 if the client accepts nothing else; OpenAPI with 404
 //   - warnings about deprecated fields; only those about deprecated versions are sent
 //   - lists and watches from before the server was made, which get 410
+//   - compressed answers
 //
 // It answers logs, exec, attach, port-forward and proxy with 404, and server-side apply of a
 // Scale with 415. The Node authorizer refuses PersistentVolumes, VolumeAttachments, the
