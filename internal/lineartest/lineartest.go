@@ -19,7 +19,7 @@ const (
 	// noise is the time that a measurement may be wrong by.
 	noise = 2 * time.Millisecond
 	// rounds is the number of calls of which the cheapest counts.
-	rounds = 5
+	rounds = 15
 )
 
 // Check fails t if a call takes much more than four times the CPU time for four times the size.
