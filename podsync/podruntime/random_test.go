@@ -49,6 +49,7 @@ func TestRandomEvents(t *testing.T) {
 				pod := podOf(policies[seed%3], command("app", "forever"), command("work", fmt.Sprintf("exit %d 20s", random.IntN(2))))
 				pod.Spec.InitContainers = []corev1.Container{command("init", "exit 0 2s"), sidecarOf(command("side", "forever"))}
 				ref := w.start(pod)
+				time.Sleep(time.Millisecond) // a run is known by its start here, so none exits as it starts
 				ends := map[string]string{} // by container and start
 				look := func() podsync.State {
 					s := w.state(ref)
