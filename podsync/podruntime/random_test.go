@@ -50,7 +50,7 @@ func TestRandomEvents(t *testing.T) {
 				pod.Spec.InitContainers = []corev1.Container{command("init", "exit 0 2s"), sidecarOf(command("side", "forever"))}
 				ref := w.start(pod)
 				time.Sleep(time.Millisecond) // a run is known by its start here, so none exits as it starts
-				ends := map[string]string{} // by container and start
+				ends := map[string]string{}  // by container and start
 				look := func() podsync.State {
 					s := w.state(ref)
 					for _, c := range slices.Concat(s.Status.InitContainerStatuses, s.Status.ContainerStatuses) {
