@@ -264,7 +264,7 @@ func (l *lane[T]) report(op machine.Op, err error) {
 	case missing:
 		err = fmt.Errorf("%w: %w", ErrNoCandidateAPI, err)
 	}
-	streak.Fail(l.ctx, l.handler, fmt.Errorf("election: %s: %w", op, err), "Request about the "+l.kind+" failed", "op", op)
+	streak.Fail(l.ctx, l.handler, fmt.Errorf("election: %s: %w", op, apierr.Permission(err, "election.yaml")), "Request about the "+l.kind+" failed", "op", op)
 	spec.Call(l.failed, Failed{Op: Op(op), Class: class.String(), Err: err})
 }
 

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 var (
@@ -87,9 +89,9 @@ type ForbiddenError struct {
 // Error implements error.
 func (e *ForbiddenError) Error() string {
 	if e.Pool == (PoolID{}) {
-		return fmt.Sprintf("resourceslice: not allowed to %s ResourceSlices: %v", e.Verb, e.Err)
+		return fmt.Sprintf("resourceslice: not allowed to %s ResourceSlices: %v", e.Verb, apierr.Permission(e.Err, "resourceslice.yaml"))
 	}
-	return fmt.Sprintf("resourceslice: pool %s: not allowed to %s a ResourceSlice: %v", e.Pool, e.Verb, e.Err)
+	return fmt.Sprintf("resourceslice: pool %s: not allowed to %s a ResourceSlice: %v", e.Pool, e.Verb, apierr.Permission(e.Err, "resourceslice.yaml"))
 }
 
 // Unwrap returns Err.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/callback"
 )
 
@@ -36,7 +37,7 @@ func NodeOwner(nodes corev1client.NodeInterface, name string) OwnerFunc {
 	return func(ctx context.Context) (metav1.OwnerReference, error) {
 		node, err := nodes.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return metav1.OwnerReference{}, fmt.Errorf("get the Node that owns the slices: %w", err)
+			return metav1.OwnerReference{}, fmt.Errorf("get the Node that owns the slices: %w", apierr.Permission(err, "resourceslice.yaml"))
 		}
 		return metav1.OwnerReference{
 			APIVersion: corev1.SchemeGroupVersion.String(),

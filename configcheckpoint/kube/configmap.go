@@ -152,7 +152,7 @@ func (w *configMapWatch) run() {
 		Outcome: func(_ context.Context, err error) time.Duration {
 			if first := isExpired(err) && !w.expired; err != nil && !first {
 				w.failing = true
-				w.hand(delivery{err: fmt.Errorf("configcheckpoint: %s: %w", w.source, err)})
+				w.hand(delivery{err: fmt.Errorf("configcheckpoint: %s: %w", w.source, apierr.Permission(err, "configcheckpoint.yaml"))})
 			}
 			w.expired = w.expired || isExpired(err)
 			return 0

@@ -315,6 +315,6 @@ func (c *Controller) reportFailure(ctx context.Context, e *entry, r *request, er
 	case failures <= patientConflicts && isConflict(class):
 		klog.FromContext(ctx).V(4).Info("Another client was faster", "err", err)
 	default:
-		c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, fmt.Errorf("coordinator: %v for Lease %v: %w", r.Do, r.key, err), "Request about a Lease failed")
+		c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, fmt.Errorf("coordinator: %v for Lease %v: %w", r.Do, r.key, apierr.Permission(err, "election-controller.yaml")), "Request about a Lease failed")
 	}
 }

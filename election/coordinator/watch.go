@@ -124,7 +124,7 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 	case class == apierr.NotFound && m.resource == "leasecandidates":
 		err = fmt.Errorf("%w: %w", election.ErrNoCandidateAPI, err)
 	default:
-		err = fmt.Errorf("coordinator: list and watch %s: %w", m.resource, err)
+		err = fmt.Errorf("coordinator: list and watch %s: %w", m.resource, apierr.Permission(err, "election-controller.yaml"))
 	}
 	c.watching.Fail(ctx, c.cfg.ErrorHandler, &m.streak, err, "Failed to list and watch", "resource", m.resource)
 	spec.Call(c.cfg.Hooks.RequestFailed, RequestFailed{Action: ActionWatch, Class: class.String(), Err: err})

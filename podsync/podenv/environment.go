@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // Environment holds the variables and the command line of a container's process.
@@ -239,7 +241,7 @@ func (b *builder) missing(field, kind, name, key string, optional *bool, err err
 		return
 	}
 	b.p.forget(kind, name)
-	b.fail(&SourceError{Field: field, Kind: kind, Namespace: b.p.pod.Namespace, Name: name, Key: key, Wait: true, Err: err})
+	b.fail(&SourceError{Field: field, Kind: kind, Namespace: b.p.pod.Namespace, Name: name, Key: key, Wait: true, Err: apierr.Permission(err, "podenv.yaml")})
 }
 
 // addVar defines one variable of the container's env.

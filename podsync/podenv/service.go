@@ -34,13 +34,13 @@ func (p *Pod) serviceVars(ctx context.Context) ([]Var, error) {
 	}
 	links, err := p.serviceLinks(ctx, apiServiceNamespace, apiServiceName)
 	if err != nil {
-		return nil, fmt.Errorf("podenv: Service %s/%s: %w", apiServiceNamespace, apiServiceName, err)
+		return nil, fmt.Errorf("podenv: Service %s/%s: %w", apiServiceNamespace, apiServiceName, apierr.Permission(err, "podenv.yaml"))
 	}
 	// The API's default is true.
 	if enabled := p.pod.Spec.EnableServiceLinks; enabled == nil || *enabled {
 		own, err := p.serviceLinks(ctx, p.pod.Namespace, "")
 		if err != nil {
-			return nil, fmt.Errorf("podenv: Services of %s: %w", p.pod.Namespace, err)
+			return nil, fmt.Errorf("podenv: Services of %s: %w", p.pod.Namespace, apierr.Permission(err, "podenv.yaml"))
 		}
 		// A Service of this name in the pod's namespace hides the API's.
 		if !slices.ContainsFunc(own, func(l serviceLinks) bool { return l.Service == apiServiceName }) {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // File is a file of a volume.
@@ -118,7 +120,7 @@ func (f *filler) missing(kind, name, key string, optional *bool, err error) {
 		return
 	}
 	f.p.forget(kind, name)
-	f.fail(&SourceError{Kind: kind, Namespace: f.p.pod.Namespace, Name: name, Key: key, Wait: true, Err: err})
+	f.fail(&SourceError{Kind: kind, Namespace: f.p.pod.Namespace, Name: name, Key: key, Wait: true, Err: apierr.Permission(err, "podenv.yaml")})
 }
 
 // add writes a file; a later source of a projection is over an earlier one.
