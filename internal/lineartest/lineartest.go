@@ -7,7 +7,6 @@ package lineartest
 import (
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"testing"
 	"time"
 )
@@ -18,34 +17,36 @@ const (
 	growth, most = 4, 6
 	// noise is the time that a measurement may be wrong by.
 	noise = 2 * time.Millisecond
-	// rounds is the number of calls of which the cheapest counts.
-	rounds = 15
+	// A call is measured at least as often as fewest, and until it is cheap enough or as often
+	// as rounds. Whatever else the machine does makes a call dearer, and never cheaper.
+	fewest, rounds = 4, 40
 )
 
 // Check fails t if a call takes much more than four times the CPU time for four times the size.
-// prepare returns the call for a size n, which is repeated. The time of the process counts, so that
-// other programs on the machine do not. Where there is no such clock, the test is skipped.
+// prepare returns the call for a size n, which is repeated: the cheapest counts. The time of the
+// process counts, so that other programs on the machine do not. Where there is no such clock, the
+// test is skipped.
 func Check(t testing.TB, n int, prepare func(n int) func()) {
 	t.Helper()
 	if _, ok := processTime(); !ok {
 		t.Skip("the system has no clock for the CPU time of a process")
 	}
-	few, many := cheapest(prepare(n)), cheapest(prepare(growth*n))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // its work is not that of one call
+	small, large := prepare(n), prepare(growth*n)
+	few, many := cost(small), cost(large)
+	for i := 1; i < fewest || i < rounds && many > most*few+noise; i++ {
+		few, many = min(few, cost(small)), min(many, cost(large))
+	}
 	if many > most*few+noise {
 		t.Errorf("size %d takes %v, and size %d takes %v: more than linear", n, few, growth*n, many)
 	}
 }
 
-// cheapest returns the least CPU time of some calls.
-func cheapest(f func()) time.Duration {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // its work is not that of one call
-	var times []time.Duration
-	for range rounds {
-		runtime.GC()
-		begin, _ := processTime()
-		f()
-		end, _ := processTime()
-		times = append(times, end-begin)
-	}
-	return slices.Min(times)
+// cost returns the CPU time of a call.
+func cost(f func()) time.Duration {
+	runtime.GC()
+	begin, _ := processTime()
+	f()
+	end, _ := processTime()
+	return end - begin
 }
