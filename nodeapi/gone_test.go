@@ -242,7 +242,7 @@ func TestAConnectionWithoutASocketHasALimit(t *testing.T) {
 // TestAPingIsNoTraffic: StreamIdleTimeout would never pass.
 func TestAPingIsNoTraffic(t *testing.T) {
 	b, started, ended := unreadBackend()
-	r := start(t, b, func(cfg *Config) { cfg.StreamIdleTimeout = 300 * time.Millisecond })
+	r := start(t, b, func(cfg *Config) { cfg.StreamIdleTimeout = 5 * time.Second })
 	r.quickly()
 	unreadClients(r, started)["exec"]()
 	if err := await(t, "the idle timeout", ended); !errors.Is(err, errClientGone) {
@@ -286,7 +286,7 @@ func TestAForwardThatThePodDoesNotReadEndsAlone(t *testing.T) {
 			unread <- context.Cause(ctx)
 			return ctx.Err()
 		}}, nil)
-		r.waits = wire.Waits{Ping: 10 * time.Millisecond, Reset: 100 * time.Millisecond}
+		r.waits = wire.Waits{Ping: 10 * time.Millisecond, Reset: 2 * time.Second}
 		addresses, stop := r.forwarder(t, over)
 		defer stop()
 		talk := func(conn net.Conn, text string) {
