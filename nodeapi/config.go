@@ -29,21 +29,23 @@ const (
 	// DefaultAddress is the default of Config.Address: all addresses, and the port
 	// that an API server dials if a Node does not report one.
 	DefaultAddress = ":10250"
-	// DefaultMaxStreams is the default of Config.MaxStreams.
-	DefaultMaxStreams = 1000
 	// DefaultStreamIdleTimeout is the default of Config.StreamIdleTimeout, the
 	// kubelet's.
 	DefaultStreamIdleTimeout = 4 * time.Hour
 	// DefaultStreamCreationTimeout is the default of Config.StreamCreationTimeout,
 	// the kubelet's.
 	DefaultStreamCreationTimeout = 30 * time.Second
-	// DefaultLogDrain is the default of Config.LogDrain.
-	DefaultLogDrain = 5 * time.Second
 	// DefaultCallTimeout is the default of Config.CallTimeout.
 	DefaultCallTimeout = 10 * time.Second
 	// DefaultShutdownTimeout is the default of Config.ShutdownTimeout.
 	DefaultShutdownTimeout = 5 * time.Second
 )
+
+// MaxStreams limits the open exec, attach, run, port-forward and log requests of a
+// Server, and the connections that are forwarded. One pod may have a quarter of them, one
+// namespace a third, one user three quarters. A user with a client certificate, such as the
+// API server, has no share of its own. More requests are answered with 429.
+const MaxStreams = 1000
 
 // Config is the configuration of a Server.
 type Config struct {
@@ -75,11 +77,9 @@ type Config struct {
 	// If a request has no UID and several pods have its name, the newest pod is used.
 	// The pods are not modified. Pods may be called by several goroutines.
 	Pods iter.Seq[*corev1.Pod]
-	// Checks are the checks of /healthz and /livez, each with its name. The controllers
-	// of this library implement Check.
+	// Checks are the checks of /healthz, /livez and /readyz, each with its name. The
+	// controllers of this library implement Check.
 	Checks []Check
-	// ReadyChecks are the checks of /readyz, in addition to Checks.
-	ReadyChecks []Check
 	// Metrics serves /metrics if it is set.
 	Metrics http.Handler
 	// ProbeMetrics serves /metrics/probes if it is set. kube-prometheus reads it.
@@ -88,7 +88,8 @@ type Config struct {
 	// remove secrets from that value. Sonobuoy collects it from each node.
 	Configz func() (any, error)
 	// Pprof serves /debug/pprof, which shows the command line and the memory of
-	// the process. Clients need the permission nodes/proxy.
+	// the process. Clients need the permission nodes/proxy. OpenShift's must-gather collects
+	// profiles of each node there, and liqo's virtual kubelet has a flag for them (liqo#320).
 	Pprof bool
 
 	// Certificate configures the serving certificate of Run. By default the certificate
@@ -108,12 +109,6 @@ type Config struct {
 	// Authorizer replaces SubjectAccessReviews if it is set. See Authenticator.
 	Authorizer authorizer.Authorizer
 
-	// MaxStreams limits the open exec, attach, run, port-forward and log requests, and
-	// the connections that are forwarded. One pod may have a quarter of them, one
-	// namespace a third, one user three quarters, and each at least 10. A user with a
-	// client certificate, such as the API server, has no share of its own. More requests
-	// are answered with 429. Default: DefaultMaxStreams.
-	MaxStreams int
 	// StreamIdleTimeout closes exec, attach and port-forward connections without
 	// traffic. The kubelet has it as streamingConnectionIdleTimeout. Default:
 	// DefaultStreamIdleTimeout.
@@ -122,11 +117,6 @@ type Config struct {
 	// connection. virtual-kubelet's nodeutil has a field of that name. Default:
 	// DefaultStreamCreationTimeout.
 	StreamCreationTimeout time.Duration
-	// LogDrain is for backends whose log reader does not end with the container. If the
-	// status of the pod shows that the container has ended, a followed log ends when the
-	// backend has returned no bytes for this duration. It needs Pods. Default:
-	// DefaultLogDrain.
-	LogDrain time.Duration
 	// CallTimeout is the deadline of each API request and of each call of StatsSource and
 	// MetricsSource. Default: DefaultCallTimeout.
 	CallTimeout time.Duration
@@ -211,20 +201,15 @@ func complete(cfg Config) (Config, field.ErrorList) {
 		problems = append(problems, field.Forbidden(field.NewPath("ClientCA"), "ClientCAFile is set too"))
 	}
 	seen := map[string]bool{"ping": true}
-	for _, list := range []struct {
-		name   string
-		checks []Check
-	}{{"Checks", cfg.Checks}, {"ReadyChecks", cfg.ReadyChecks}} {
-		for i, check := range list.checks {
-			at := field.NewPath(list.name).Index(i)
-			switch {
-			case check == nil:
-				problems = append(problems, field.Required(at, ""))
-			case seen[check.Name()]:
-				problems = append(problems, field.Duplicate(at, check.Name()))
-			default:
-				seen[check.Name()] = true
-			}
+	for i, check := range cfg.Checks {
+		at := field.NewPath("Checks").Index(i)
+		switch {
+		case check == nil:
+			problems = append(problems, field.Required(at, ""))
+		case seen[check.Name()]:
+			problems = append(problems, field.Duplicate(at, check.Name()))
+		default:
+			seen[check.Name()] = true
 		}
 	}
 	for _, d := range []struct {
@@ -234,7 +219,6 @@ func complete(cfg Config) (Config, field.ErrorList) {
 	}{
 		{"StreamIdleTimeout", &cfg.StreamIdleTimeout, DefaultStreamIdleTimeout},
 		{"StreamCreationTimeout", &cfg.StreamCreationTimeout, DefaultStreamCreationTimeout},
-		{"LogDrain", &cfg.LogDrain, DefaultLogDrain},
 		{"CallTimeout", &cfg.CallTimeout, DefaultCallTimeout},
 		{"ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout},
 	} {
@@ -245,19 +229,13 @@ func complete(cfg Config) (Config, field.ErrorList) {
 			problems = append(problems, field.Invalid(field.NewPath(d.name), d.at.String(), "must not be negative"))
 		}
 	}
-	if cfg.MaxStreams == 0 {
-		cfg.MaxStreams = DefaultMaxStreams
-	}
-	if cfg.MaxStreams < 0 {
-		problems = append(problems, field.Invalid(field.NewPath("MaxStreams"), cfg.MaxStreams, "must not be negative"))
-	}
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}
 	if cfg.Address == "" {
 		cfg.Address = DefaultAddress
 	}
-	cfg.Checks, cfg.ReadyChecks = slices.Clone(cfg.Checks), slices.Clone(cfg.ReadyChecks)
+	cfg.Checks = slices.Clone(cfg.Checks)
 	cfg.Certificate.Hosts = slices.Clone(cfg.Certificate.Hosts)
 	return cfg, problems
 }

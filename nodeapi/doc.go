@@ -51,7 +51,7 @@
 //
 // If the backend does not have a capability, the answer is 501 with its name. The answer
 // is 404 for an unknown pod or container, 400 for a malformed request, 422 for an invalid
-// log option, and 429 if there are too many streams (see [Config.MaxStreams]). If an error
+// log option, and 429 if there are too many streams (see [MaxStreams]). If an error
 // of the backend is an APIStatus of package k8s.io/apimachinery/pkg/api/errors, the answer
 // has that status.
 //
@@ -60,7 +60,8 @@
 // the channels of a WebSocket. At most 256 KiB of input of a connection are buffered.
 // The context of a command is canceled when the client closes the connection. A followed log
 // ends when the backend's reader ends or the client closes the connection. It also ends
-// [Config.LogDrain] after the status of the pod shows that the container has ended.
+// when the status of the pod has shown that the container has ended, and the backend has
+// returned no bytes for 5 s.
 //
 // # Concurrency
 //

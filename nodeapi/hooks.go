@@ -42,7 +42,7 @@ type Request struct {
 
 // StreamsOpen is the argument of Hooks.Streams.
 type StreamsOpen struct {
-	// Open is the number of open streams, at most Config.MaxStreams.
+	// Open is the number of open streams, at most MaxStreams.
 	Open int
 	// Rejected is set if a request was refused with 429 because of MaxStreams.
 	Rejected bool

@@ -51,14 +51,14 @@ func (s *Server) servePods(w *response, e endpoint) error {
 }
 
 // serveHealth serves all checks, or the one that the path names.
-func (s *Server) serveHealth(w *response, r *http.Request, to route, checks []Check) error {
+func (s *Server) serveHealth(w *response, r *http.Request, to route) error {
 	var (
 		report strings.Builder
 		failed bool
 		found  = to.rest == "" || to.rest == "ping"
 	)
 	report.WriteString("[+]ping ok\n")
-	for _, check := range checks {
+	for _, check := range s.cfg.Checks {
 		if to.rest != "" && to.rest != check.Name() {
 			continue
 		}

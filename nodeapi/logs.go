@@ -156,7 +156,7 @@ func (s *Server) serveLogs(w *response, r *http.Request, c Container, query url.
 		w.Flush() // the client learns that it is connected
 	}
 	w.stall = s.stall
-	return copyLog(ctx, w, reader, limit, opts.Follow, ended, s.cfg.LogDrain)
+	return copyLog(ctx, w, reader, limit, opts.Follow, ended)
 }
 
 // A backlog holds bytes of a log that were read and not yet written to the client. It
@@ -227,7 +227,7 @@ func wake(c chan struct{}) {
 
 // copyLog copies a log to the client and closes reader. ended reports whether the
 // container has ended; it is nil if the backend decides.
-func copyLog(ctx context.Context, w *response, reader io.ReadCloser, limit int64, follow bool, ended func() bool, drain time.Duration) (err error) {
+func copyLog(ctx context.Context, w *response, reader io.ReadCloser, limit int64, follow bool, ended func() bool) (err error) {
 	b := &backlog{ready: make(chan struct{}, 1), space: make(chan struct{}, 1)}
 	quit, filled := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -248,7 +248,7 @@ func copyLog(ctx context.Context, w *response, reader io.ReadCloser, limit int64
 		spare []byte
 	)
 	if ended != nil {
-		ticker := time.NewTicker(endCheck(drain))
+		ticker := time.NewTicker(endCheck)
 		defer ticker.Stop()
 		check = ticker.C
 	}
@@ -259,7 +259,7 @@ func copyLog(ctx context.Context, w *response, reader io.ReadCloser, limit int64
 		case now := <-check:
 			if !ended() {
 				last = now
-			} else if now.Sub(last) >= drain {
+			} else if now.Sub(last) >= logDrain {
 				return nil
 			}
 		case <-b.ready:

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -267,27 +268,45 @@ func TestAFollowOfAContainerThatHasEndedEnds(t *testing.T) {
 	failed.Status = corev1.PodStatus{Phase: corev1.PodFailed}
 	for name, pods := range map[string][]*corev1.Pod{"terminated": {terminated}, "restarted": {restarted}, "pod failed": {failed}, "pod gone": nil} {
 		t.Run(name, func(t *testing.T) {
-			log := newEndless("last words\n") // a backend whose reader never ends
-			r := start(t, &testBackend{logs: func(_ context.Context, _ Container, opts LogOptions) (io.ReadCloser, error) {
-				if !opts.Follow {
-					t.Error("the log of a running container is not followed")
+			synctest.Test(t, func(t *testing.T) {
+				reader, container := io.Pipe() // a backend whose reader never ends
+				r, asked := &rig{pods: []*corev1.Pod{testPod()}}, &askedServer{}
+				s, _ := asked.server(t)
+				s.cfg.Pods, s.backend = r.all(), newBackend(&testBackend{logs: func(_ context.Context, _ Container, opts LogOptions) (io.ReadCloser, error) {
+					if !opts.Follow {
+						t.Error("the log of a running container is not followed")
+					}
+					return reader, nil
+				}})
+				w, ended := httptest.NewRecorder(), make(chan struct{})
+				go func() {
+					defer close(ended)
+					req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/containerLogs/default/web/main?follow=true", nil)
+					req.Header.Set("Authorization", "Bearer admin")
+					s.ServeHTTP(w, req)
+				}()
+				fmt.Fprintln(container, "first words")
+				time.Sleep(time.Hour)
+				select {
+				case <-ended:
+					t.Fatal("a quiet log has ended before its container")
+				default:
 				}
-				return log, nil
-			}}, func(cfg *Config) { cfg.LogDrain = 50 * time.Millisecond })
-			client := insecureClient(nil)
-			defer client.CloseIdleConnections()
-			lines, stop := r.follow(t, client)
-			defer stop()
-			if got := await(t, "the line", lines); got != "last words" {
-				t.Errorf("%q", got)
-			}
-			r.setPods(pods...)
-			if got := await(t, "the end", lines); got != "" {
-				t.Errorf("%q instead of the end", got)
-			}
-			if done := r.awaitRequest(endpointLogs); done.Err != nil {
-				t.Error(done.Err)
-			}
+				r.setPods(pods...)
+				time.Sleep(3 * time.Second)
+				fmt.Fprintln(container, "last words")
+				began := time.Now()
+				<-ended
+				if took := time.Since(began); took < logDrain || took > logDrain+endCheck {
+					t.Errorf("it ended %v after its last words", took)
+				}
+				if _, err := fmt.Fprintln(container, "none"); err == nil {
+					t.Error("the reader is open")
+				}
+				if got := w.Body.String(); w.Code != 200 || got != "first words\nlast words\n" {
+					t.Errorf("%d %q", w.Code, got)
+				}
+			})
 		})
 	}
 	t.Run("ended before", func(t *testing.T) {
@@ -309,7 +328,7 @@ func TestAFollowOfAContainerThatHasEndedEnds(t *testing.T) {
 func TestFollowedLogsShareTheirLooksAtThePods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks, pod := 0, testPod()
-		s := &Server{cfg: Config{LogDrain: 5 * time.Second, Pods: func(yield func(*corev1.Pod) bool) {
+		s := &Server{cfg: Config{Pods: func(yield func(*corev1.Pod) bool) {
 			looks++
 			_ = yield(nil) && yield(pod)
 		}}}
@@ -419,8 +438,7 @@ func TestFiftyFollowersLeaveNothingBehindAndMemoryStaysFlat(t *testing.T) {
 func TestTooManyStreamsAreRefused(t *testing.T) {
 	var refused int
 	var mu sync.Mutex
-	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return newEndless("line\n"), nil }}, func(cfg *Config) {
-		cfg.MaxStreams = 2
+	r := startWith(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return newEndless("line\n"), nil }}, func(cfg *Config) {
 		cfg.Hooks.Streams = func(s StreamsOpen) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -431,7 +449,7 @@ func TestTooManyStreamsAreRefused(t *testing.T) {
 				t.Errorf("%d streams are open", s.Open)
 			}
 		}
-	})
+	}, func(s *Server) { s.streams.max = 2 })
 	client := insecureClient(nil)
 	defer client.CloseIdleConnections()
 	for range 2 {

@@ -32,8 +32,12 @@ func instanceOf(pod *corev1.Pod, container string) (i instance) {
 	return i
 }
 
+// logDrain is for backends whose log reader does not end with the container: when a log
+// has brought nothing for so long after the end of its container, it ends.
+const logDrain = 5 * time.Second
+
 // endCheck is the time between two looks at the pod of a log that is followed.
-func endCheck(drain time.Duration) time.Duration { return max(drain/5, 10*time.Millisecond) }
+const endCheck = logDrain / 5
 
 // snapshot is the pods of the node at most half an endCheck ago. The logs that are
 // followed share it. Otherwise each would ask for all pods at each of its looks.
@@ -53,7 +57,7 @@ func (n *snapshot) get(want Pod, cfg *Config) *corev1.Pod {
 			}
 		}
 		n.pods = pods
-		time.AfterFunc(endCheck(cfg.LogDrain)/2, func() {
+		time.AfterFunc(endCheck/2, func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.pods = nil

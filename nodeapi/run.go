@@ -201,10 +201,8 @@ func (s *Server) serve(w *response, r *http.Request, to route) error {
 	w.stall, w.end = s.plainStall, time.Now().Add(plainTimeout)
 	_ = http.NewResponseController(w.w).SetWriteDeadline(w.end)
 	switch to.endpoint {
-	case endpointHealthz, endpointLivez:
-		return s.serveHealth(w, r, to, s.cfg.Checks)
-	case endpointReadyz:
-		return s.serveHealth(w, r, to, slices.Concat(s.cfg.Checks, s.cfg.ReadyChecks))
+	case endpointHealthz, endpointLivez, endpointReadyz:
+		return s.serveHealth(w, r, to)
 	case endpointRun:
 		return s.serveRun(w, r, to.container, query)
 	}

@@ -65,8 +65,8 @@ func New(cfg Config) (*Server, error) {
 	if hook := cfg.Hooks.Streams; hook != nil {
 		opened = func(ctx context.Context, open StreamsOpen) { s.call(ctx, func() { hook(open) }) }
 	}
-	s.conns = newConns(cfg.MaxStreams + maxStrangers)
-	s.streams = newStreams(cfg.MaxStreams, cfg.StreamIdleTimeout, opened)
+	s.conns = newConns(MaxStreams + maxStrangers)
+	s.streams = newStreams(MaxStreams, cfg.StreamIdleTimeout, opened)
 	if s.authenticator == nil {
 		s.authenticator = newAuthenticator(&cfg, s.report)
 	}

@@ -38,14 +38,14 @@ func (c namedCheck) Check(*http.Request) error { return c.err }
 func TestInvalidConfigNamesEveryField(t *testing.T) {
 	_, err := New(Config{
 		NodeName: "Node_1", Certificate: Certificate{CertFile: "a", Dir: "b", Hosts: []string{"_"}}, ClientCA: []byte("x"), ClientCAFile: "y",
-		Checks: []Check{namedCheck{name: "a"}, namedCheck{name: "a"}, nil}, ReadyChecks: []Check{namedCheck{name: "ping"}},
-		MaxStreams: -1, CallTimeout: -1, ShutdownTimeout: -1, StreamIdleTimeout: -1, StreamCreationTimeout: -1, LogDrain: -1,
+		Checks:      []Check{namedCheck{name: "a"}, namedCheck{name: "a"}, nil, namedCheck{name: "ping"}},
+		CallTimeout: -1, ShutdownTimeout: -1, StreamIdleTimeout: -1, StreamCreationTimeout: -1,
 	})
 	if err == nil || !strings.HasPrefix(err.Error(), "nodeapi: invalid config: ") {
 		t.Fatal(err)
 	}
-	for _, field := range []string{"NodeName", "Backend", "Client: ", "Certificate.KeyFile", "Certificate.Hosts[0]", "ClientCA", "Checks[1]", "Checks[2]", "ReadyChecks[0]",
-		"MaxStreams", "CallTimeout", "ShutdownTimeout", "StreamIdleTimeout", "StreamCreationTimeout", "LogDrain"} {
+	for _, field := range []string{"NodeName", "Backend", "Client: ", "Certificate.KeyFile", "Certificate.Hosts[0]", "ClientCA", "Checks[1]", "Checks[2]", "Checks[3]",
+		"CallTimeout", "ShutdownTimeout", "StreamIdleTimeout", "StreamCreationTimeout"} {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%s is not named: %v", field, err)
 		}
@@ -87,22 +87,20 @@ func TestABackendWithoutCapabilitiesIs501WithTheirNames(t *testing.T) {
 
 func TestHealthNamesTheCheckThatFails(t *testing.T) {
 	r := start(t, struct{}{}, func(cfg *Config) {
-		cfg.Checks = []Check{namedCheck{name: "lease"}}
-		cfg.ReadyChecks = []Check{namedCheck{name: "pods", err: errors.New("pods are stuck")}}
+		cfg.Checks = []Check{namedCheck{name: "lease"}, namedCheck{name: "pods", err: errors.New("pods are stuck")}}
 	})
 	for path, want := range map[string]struct {
 		code int
 		body string
 	}{
-		"/healthz":         {200, "ok"},
-		"/livez":           {200, "ok"},
-		"/livez/lease":     {200, "ok"},
-		"/livez?verbose":   {200, "[+]ping ok\n[+]lease ok\nlivez check passed\n"},
-		"/readyz":          {500, "[+]ping ok\n[+]lease ok\n[-]pods failed: pods are stuck\nreadyz check failed\n"},
-		"/readyz/pods":     {500, "[+]ping ok\n[-]pods failed: pods are stuck\nreadyz check failed\n"},
-		"/readyz/ping":     {200, "ok"},
-		"/livez/pods":      {404, "there is no health check \"pods\"\n"},
-		"/healthz/../pods": {400, "the path has an element \"..\"\n"},
+		"/healthz":             {500, "[+]ping ok\n[+]lease ok\n[-]pods failed: pods are stuck\nhealthz check failed\n"},
+		"/readyz":              {500, "[+]ping ok\n[+]lease ok\n[-]pods failed: pods are stuck\nreadyz check failed\n"},
+		"/livez/pods":          {500, "[+]ping ok\n[-]pods failed: pods are stuck\nlivez check failed\n"},
+		"/livez/lease":         {200, "ok"},
+		"/livez/lease?verbose": {200, "[+]ping ok\n[+]lease ok\nlivez check passed\n"},
+		"/readyz/ping":         {200, "ok"},
+		"/livez/nodes":         {404, "there is no health check \"nodes\"\n"},
+		"/healthz/../pods":     {400, "the path has an element \"..\"\n"},
 	} {
 		if code, body := r.get(path); code != want.code || body != want.body {
 			t.Errorf("%s: %d %q, want %d %q", path, code, body, want.code, want.body)
