@@ -478,6 +478,19 @@ func TestNothingNamesAMachineOrARegistry(t *testing.T) {
 	}
 }
 
+// TestNoProgramIsTracked: go build in the folder of a program leaves one beside its sources.
+func TestNoProgramIsTracked(t *testing.T) {
+	out, err := exec.Command("git", "ls-files", "-z").Output()
+	if err != nil {
+		t.Skip("not a git checkout: " + err.Error())
+	}
+	for path := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
+		if info, err := os.Stat(path); err == nil && info.Size() > 2<<20 {
+			t.Errorf("%s has %d bytes", path, info.Size())
+		}
+	}
+}
+
 // containsAny reports whether text contains one of the parts.
 func containsAny(text []byte, parts ...string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return bytes.Contains(text, []byte(part)) })

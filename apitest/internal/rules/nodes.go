@@ -131,6 +131,7 @@ type internalTaint struct {
 }
 
 func validateTaints(taints []corev1.Taint, path *field.Path) (errs field.ErrorList) {
+	seen := map[corev1.Taint]bool{} // keys and effects
 	for i, t := range taints {
 		p := path.Index(i)
 		if t.Key == "" {
@@ -138,11 +139,13 @@ func validateTaints(taints []corev1.Taint, path *field.Path) (errs field.ErrorLi
 		}
 		errs = append(errs, requireOneOf(p.Child("effect"), t.Effect,
 			corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)...)
-		if slices.ContainsFunc(taints[:i], func(o corev1.Taint) bool { return o.Key == t.Key && o.Effect == t.Effect }) {
+		pair := corev1.Taint{Key: t.Key, Effect: t.Effect}
+		if seen[pair] {
 			e := field.Duplicate(p, internalTaint{t.Key, t.Value, t.Effect, t.TimeAdded})
 			e.Detail = "taints must be unique by key and effect pair"
 			errs = append(errs, e)
 		}
+		seen[pair] = true
 	}
 	return errs
 }
