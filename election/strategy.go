@@ -43,6 +43,8 @@ type Peer struct {
 	// Created is the time of the first record of the candidate, by the clock of its
 	// machine or of the API server. It only breaks ties. It is ignored in
 	// [Config.Self].
+	// A Strategy should not rank by it: in a LeaseCandidate it is a time of the API server, in whole
+	// seconds, and in a record on the Lease one of the candidate.
 	Created time.Time `json:"created,omitzero"`
 }
 
@@ -62,7 +64,9 @@ func (p Peer) emulated() string { return spec.Peer(p).Emulated() }
 // therefore total, and the same in every replica. After a panic, which is reported, it
 // has no preference between two candidates, rejects a candidate, or keeps the leader.
 //
-// A Strategy may also be a [Preempter] and an [EligibilityChecker].
+// A Strategy may also be a [Preempter] and an [EligibilityChecker]. A coordinator knows
+// OldestEmulationVersion, First and NewestVersion. Every other one is needed in the
+// field Strategies of its Config too, or the Lease is ignored.
 type Strategy interface {
 	// Name is OldestEmulationVersion or a qualified name, for example
 	// "example.com/least-loaded": the API allows no others. Candidates publish the
