@@ -58,7 +58,9 @@ const (
 	LostRestart
 )
 
-// An Op names a call of the provider or a request to the API; "": none.
+// An Op names a call of the provider or a request to the API; "": none. A new call is needed in
+// wantedCall, callStarted, callSucceeded and inTheWay (a call that is not there holds up Stop), and
+// in queueOf and resultOf of the driver.
 type Op string
 
 // The calls of the provider.
