@@ -214,32 +214,30 @@ func fixedSelector(selector, old *metav1.LabelSelector) field.ErrorList {
 	return apivalidation.ValidateImmutableField(selector, old, spec.Child("selector"))
 }
 
-func validateDeployment(_ *Write, obj, old runtime.Object) field.ErrorList {
-	s := &obj.(*appsv1.Deployment).Spec
-	errs := validateSelected(s.Selector, &s.Template, "deployment")
-	if old != nil {
-		errs = append(errs, fixedSelector(s.Selector, old.(*appsv1.Deployment).Spec.Selector)...)
+// selecting returns the validation of a kind that has a selector and a template, which of returns.
+func selecting[T runtime.Object](kind string, of func(T) (*metav1.LabelSelector, *corev1.PodTemplateSpec)) func(*Write, runtime.Object, runtime.Object) field.ErrorList {
+	return func(_ *Write, obj, old runtime.Object) field.ErrorList {
+		selector, template := of(obj.(T))
+		errs := validateSelected(selector, template, kind)
+		if old != nil {
+			was, _ := of(old.(T))
+			errs = append(errs, fixedSelector(selector, was)...)
+		}
+		return errs
 	}
-	return errs
 }
 
-func validateReplicaSet(_ *Write, obj, old runtime.Object) field.ErrorList {
-	s := &obj.(*appsv1.ReplicaSet).Spec
-	errs := validateSelected(s.Selector, &s.Template, "replicaset")
-	if old != nil {
-		errs = append(errs, fixedSelector(s.Selector, old.(*appsv1.ReplicaSet).Spec.Selector)...)
-	}
-	return errs
-}
-
-func validateDaemonSet(_ *Write, obj, old runtime.Object) field.ErrorList {
-	s := &obj.(*appsv1.DaemonSet).Spec
-	errs := validateSelected(s.Selector, &s.Template, "daemonset")
-	if old != nil {
-		errs = append(errs, fixedSelector(s.Selector, old.(*appsv1.DaemonSet).Spec.Selector)...)
-	}
-	return errs
-}
+var (
+	validateDeployment = selecting("deployment", func(d *appsv1.Deployment) (*metav1.LabelSelector, *corev1.PodTemplateSpec) {
+		return d.Spec.Selector, &d.Spec.Template
+	})
+	validateReplicaSet = selecting("replicaset", func(r *appsv1.ReplicaSet) (*metav1.LabelSelector, *corev1.PodTemplateSpec) {
+		return r.Spec.Selector, &r.Spec.Template
+	})
+	validateDaemonSet = selecting("daemonset", func(d *appsv1.DaemonSet) (*metav1.LabelSelector, *corev1.PodTemplateSpec) {
+		return d.Spec.Selector, &d.Spec.Template
+	})
+)
 
 // templateGeneration is an annotation that counts the changes of a DaemonSet's template.
 const templateGeneration = "deprecated.daemonset.template.generation"
