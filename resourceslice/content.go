@@ -263,8 +263,8 @@ func (f *hasher) newDesired(id PoolID, pool *Pool, nodeName string, before *desi
 	}
 	for i := range pool.Devices {
 		it, reused := f.device(&pool.Devices[i], find(before.devices, pool.Devices[i].Name))
-		// A device that was valid is not if only one of the pools is PerDevice.
 		it.at = int32(i)
+		// A device that was valid is not if only one of the pools is PerDevice.
 		if d.devices[i] = it; !reused || (before.base.PerDeviceNodeSelection == nil) != (d.base.PerDeviceNodeSelection == nil) {
 			fresh = append(fresh, i)
 		}

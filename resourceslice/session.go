@@ -343,10 +343,7 @@ func (s *session) listOrphans(driver string) bool {
 	if err != nil && apierr.Classify(err) != apierr.Forbidden {
 		return false
 	}
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	s.c.follow(records)
-	s.orphans[driver] = records
+	s.orphans[driver] = records // claim has them watched, and their list makes this process newer
 	return true
 }
 

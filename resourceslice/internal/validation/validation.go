@@ -217,23 +217,24 @@ func (c *checker) references(consumed []resourcev1.DeviceCounterConsumption, set
 }
 
 // partitionType checks the attribute with the type of a partition: all devices
-// that consume counters must have it as a string. Its name may omit the domain
-// if that is the driver's.
+// that consume counters must have it as a string.
 func (c *checker) partitionType(p *resourcev1.ResourceSliceSpec, name string, path *field.Path) {
 	c.qualifiedName(resourcev1.QualifiedName(name), path)
 	c.when(!strings.Contains(name, "/"), field.Invalid(path, name, "must be a domain and a name, separated by a slash"))
-	bare := strings.TrimPrefix(name, p.Driver+"/")
 	for i := range p.Devices {
-		if len(p.Devices[i].ConsumesCounters) == 0 {
-			continue
-		}
-		attribute, ok := p.Devices[i].Attributes[resourcev1.QualifiedName(name)]
-		if !ok {
-			attribute = p.Devices[i].Attributes[resourcev1.QualifiedName(bare)]
-		}
-		c.when(attribute.StringValue == nil, field.Required(field.NewPath("devices").Index(i).Child("attributes").Key(name),
-			"the device consumes counters, so it must have the string that partitionTypeAttribute names"))
+		c.when(len(p.Devices[i].ConsumesCounters) > 0 && attributeOf(&p.Devices[i], p.Driver, name).StringValue == nil,
+			field.Required(field.NewPath("devices").Index(i).Child("attributes").Key(name),
+				"the device consumes counters, so it must have the string that partitionTypeAttribute names"))
 	}
+}
+
+// attributeOf returns an attribute of a device by its full name, or the zero value. A name
+// without a domain is in the domain of the driver, so it may stand for the full name.
+func attributeOf(d *resourcev1.Device, driver, name string) resourcev1.DeviceAttribute {
+	if a, ok := d.Attributes[resourcev1.QualifiedName(name)]; ok {
+		return a
+	}
+	return d.Attributes[resourcev1.QualifiedName(strings.TrimPrefix(name, driver+"/"))]
 }
 
 func (c *checker) skip(operations []resourcev1.SkipNodeOperation, path *field.Path) {
