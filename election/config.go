@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -24,7 +25,6 @@ import (
 
 	"github.com/kubewright/kubewright/election/internal/machine"
 	"github.com/kubewright/kubewright/election/internal/spec"
-	"github.com/kubewright/kubewright/election/internal/valid"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -171,8 +171,8 @@ func (cfg *Config) complete() error {
 			cfg.Strategy = OldestEmulationVersion()
 		}
 	}
-	problems = append(problems, valid.CheckStrategyName(at("Strategy"), cfg.Strategy.Name())...)
-	problems = append(problems, valid.CheckLease(at("Lease"), cfg.Lease)...)
+	problems = append(problems, spec.CheckStrategyName(at("Strategy"), cfg.Strategy.Name())...)
+	problems = append(problems, spec.CheckLease(at("Lease"), cfg.Lease)...)
 	if cfg.Watch != nil && cfg.Watch.namespace != cfg.Lease.Namespace {
 		problems = append(problems, field.Invalid(at("Watch"), cfg.Watch.namespace, fmt.Sprintf("must watch the namespace of Lease, %q", cfg.Lease.Namespace)))
 	}
@@ -202,8 +202,8 @@ func (cfg *Config) completeTimes() []error {
 	if len(problems) > 0 {
 		timing = Timing{}.WithDefaults() // do not report their consequences
 	}
-	problems = append(problems, valid.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, valid.MinCallTimeout)...)
-	return append(problems, valid.DefaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), valid.MinCallTimeout)...)
+	problems = append(problems, defaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, minCallTimeout)...)
+	return append(problems, defaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), minCallTimeout)...)
 }
 
 // checkPeer returns the problems of the Peer of a candidate.
@@ -214,7 +214,7 @@ func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems []er
 	case len(p.Identity) > maxIdentity:
 		problems = append(problems, field.TooLong(path.Child("Identity"), "", maxIdentity))
 	case native:
-		problems = append(problems, valid.Invalid(path.Child("Identity"), p.Identity, validation.IsConfigMapKey(p.Identity)...)...)
+		problems = append(problems, spec.Invalid(path.Child("Identity"), p.Identity, validation.IsConfigMapKey(p.Identity)...)...)
 	}
 	problems = append(problems, checkVersions(path, p, native)...)
 	if !utf8.ValidString(fmt.Sprint(p.Identity, p.Attributes)) {
@@ -239,8 +239,8 @@ func eligibleWith(s Strategy, p Peer, version string) bool {
 }
 
 func checkVersions(path *field.Path, p Peer, native bool) []error {
-	problems := valid.CheckVersion(path.Child("BinaryVersion"), p.BinaryVersion)
-	problems = append(problems, valid.CheckVersion(path.Child("EmulationVersion"), p.EmulationVersion)...)
+	problems := spec.CheckVersion(path.Child("BinaryVersion"), p.BinaryVersion)
+	problems = append(problems, spec.CheckVersion(path.Child("EmulationVersion"), p.EmulationVersion)...)
 	if len(problems) == 0 && p.EmulationVersion != "" && spec.CompareVersions(p.BinaryVersion, p.EmulationVersion) < 0 {
 		problems = append(problems, field.Invalid(path.Child("EmulationVersion"), p.EmulationVersion, fmt.Sprintf("must be at most BinaryVersion, %q; a pre-release is lower than its release", p.BinaryVersion)))
 	}
@@ -302,8 +302,14 @@ const (
 // server's controller of LeaseCandidates waits as long (electionDuration).
 const ackTimeout = 5 * time.Second
 
-// minRenewInterval is the shortest valid RenewInterval.
-const minRenewInterval = 100 * time.Millisecond
+const (
+	// minRenewInterval is the shortest valid RenewInterval.
+	minRenewInterval = 100 * time.Millisecond
+	// minCallTimeout is the shortest valid deadline of an API call.
+	minCallTimeout = time.Millisecond
+	// maxDuration is the bound of durations that are added to others.
+	maxDuration = math.MaxInt32 * time.Second
+)
 
 // Timing holds the durations of an election. They determine how long a fail-over takes,
 // and how long an outage may last without ending the term. The defaults of the fields
@@ -405,9 +411,9 @@ func (t Timing) callTimeout() time.Duration {
 func (t *Timing) complete(call time.Duration) (problems []error) {
 	path := field.NewPath("Timing")
 	def := func(name string, d *time.Duration, def, minimum time.Duration) {
-		problems = append(problems, valid.DefaultDuration(path.Child(name).String(), d, def, minimum)...)
+		problems = append(problems, defaultDuration(path.Child(name).String(), d, def, minimum)...)
 	}
-	problems = append(problems, valid.DefaultLeaseDuration(path.Child("LeaseDuration"), &t.LeaseDuration, DefaultLeaseDuration)...)
+	problems = append(problems, defaultLeaseDuration(path.Child("LeaseDuration"), &t.LeaseDuration, DefaultLeaseDuration)...)
 	base := t.LeaseDuration
 	if len(problems) > 0 {
 		base = DefaultLeaseDuration // not to report the defaults of others
@@ -430,7 +436,7 @@ func (t *Timing) complete(call time.Duration) (problems []error) {
 		}
 		problems = append(problems, field.Invalid(path.Child("RenewDeadline"), t.RenewDeadline.String(), msg))
 	}
-	name, value, term, call := path.Child("RenewInterval"), t.RenewInterval, "a fifth of RenewDeadline", min(call, valid.MaxDuration)
+	name, value, term, call := path.Child("RenewInterval"), t.RenewInterval, "a fifth of RenewDeadline", min(call, maxDuration)
 	if call > 0 {
 		name, value, term = field.NewPath("CallTimeout"), call, "CallTimeout"
 	} else {
@@ -440,5 +446,26 @@ func (t *Timing) complete(call time.Duration) (problems []error) {
 		msg := fmt.Sprintf("1.1 RenewInterval + %s < RenewDeadline must hold, but %v + %v >= %v: one renewal that fails would end the term", term, interval, call, t.RenewDeadline)
 		problems = append(problems, field.Invalid(name, value.String(), msg))
 	}
+	return problems
+}
+
+// defaultLeaseDuration is lifecycle.DefaultDuration for a duration that is written
+// to a Lease.
+func defaultLeaseDuration(path *field.Path, d *time.Duration, def time.Duration) []error {
+	problems := lifecycle.DefaultDuration(path.String(), d, def, 2*time.Second)
+	if *d%time.Second != 0 {
+		problems = append(problems, field.Invalid(path, d.String(), "must be whole seconds: the API has no others"))
+	}
+	if *d > spec.MaxLeaseDuration {
+		problems = append(problems, field.Invalid(path, d.String(), fmt.Sprintf("must be at most %v: other candidates do not wait longer", spec.MaxLeaseDuration)))
+	}
+	return problems
+}
+
+// defaultDuration is lifecycle.DefaultDuration for a duration that is added to
+// others. It reduces d to maxDuration, because a sum must not overflow.
+func defaultDuration(name string, d *time.Duration, def, minimum time.Duration) []error {
+	problems := lifecycle.DefaultDuration(name, d, def, minimum)
+	*d = min(*d, maxDuration)
 	return problems
 }

@@ -85,6 +85,8 @@ type answer[T object] struct {
 	sent   machine.Instant
 	object T
 	err    error
+
+	latency time.Duration
 }
 
 // event returns the fact that a request was answered.
@@ -126,8 +128,9 @@ func (l *lane[T]) take(a machine.Action[T]) (sent bool) {
 				name = a.Object.GetName()
 			}
 			o, err := l.do(ctx, a, name)
-			klog.FromContext(ctx).V(4).Info("Sent request", "op", a.Op, "latency", l.clock.now().Mono-at.Mono, "outcome", apierr.Classify(err))
-			l.answers <- &answer[T]{a.Op, name, at, o, err}
+			took := l.clock.now().Mono - at.Mono
+			klog.FromContext(ctx).V(4).Info("Sent request", "op", a.Op, "latency", took, "outcome", apierr.Classify(err))
+			l.answers <- &answer[T]{op: a.Op, name: name, sent: at, object: o, err: err, latency: took}
 		})
 	}
 	if a.Watch == machine.Unwatched || a.Stream != l.stream {

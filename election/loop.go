@@ -138,11 +138,10 @@ func (l *loop) step() time.Duration {
 // answered passes the answer to a request to the machine.
 func (l *loop) answered(a *answer[*coordinationv1.Lease]) {
 	l.lease.abort = nil
-	now := l.clock.now()
-	l.effects(now, l.core.Apply(now, l.lease.event(a))) // a term that is over ends before any report
+	l.apply(l.lease.event(a)) // a term that is over ends before any report
 	l.lease.report(a.op, a.err)
 	if a.op == machine.Renew && a.err == nil {
-		spec.Call(l.cfg.Hooks.Renewed, Renewed{Latency: now.Mono - a.sent.Mono})
+		spec.Call(l.cfg.Hooks.Renewed, Renewed{Latency: a.latency})
 	}
 }
 
@@ -365,4 +364,35 @@ func (l *loop) event(eventType, reason, note string, args ...any) {
 	report.Call(l.ctx, l.cfg.ErrorHandler, "EventRecorder", func() {
 		l.cfg.EventRecorder.Eventf(regarding, nil, eventType, reason, "Lead", note, args...)
 	})
+}
+
+// clock reads the two clocks of a process. Safety depends on the monotonic clock
+// only. The wall clock is written to the Lease, and shows that the machine was
+// suspended.
+type clock struct {
+	epoch time.Time
+	// rate is the speed of the monotonic clock, 1 if it is right. step returns the
+	// error of the wall clock. Tests set them, because a bubble has one clock.
+	rate float64
+	step func() time.Duration
+}
+
+func newClock() *clock {
+	return &clock{epoch: time.Now(), rate: 1, step: func() time.Duration { return 0 }}
+}
+
+func (c *clock) now() machine.Instant {
+	t := time.Now()
+	mono := t.Sub(c.epoch)
+	fast := time.Duration(float64(mono) * (c.rate - 1))
+	return machine.Instant{Mono: mono + fast, Wall: t.Round(0).Add(fast + c.step())}
+}
+
+// span returns the time in which this clock advances by d, rounded up so that a
+// timer does not fire a nanosecond early.
+func (c *clock) span(d time.Duration) time.Duration {
+	if c.rate == 1 {
+		return d
+	}
+	return time.Duration(float64(d)/c.rate) + 1
 }

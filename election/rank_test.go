@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
-	"github.com/kubewright/kubewright/election/internal/valid"
 )
 
 // at returns a candidate with versions, made so many seconds after the first.
@@ -123,7 +122,7 @@ func TestStrategies(t *testing.T) {
 		if got := tc.strategy.Name(); got != tc.name {
 			t.Errorf("name %q, want %q", got, tc.name)
 		}
-		if problems := valid.CheckStrategyName(field.NewPath("Strategy"), tc.strategy.Name()); len(problems) > 0 {
+		if problems := spec.CheckStrategyName(field.NewPath("Strategy"), tc.strategy.Name()); len(problems) > 0 {
 			t.Errorf("%s: %v", tc.strategy.Name(), problems)
 		}
 		var got []string
@@ -138,7 +137,7 @@ func TestStrategies(t *testing.T) {
 		t.Error("strategies that differ have one name")
 	}
 	for _, bad := range []string{"", "mine", "example.com/", "/x", "a/b/c"} {
-		if len(valid.CheckStrategyName(field.NewPath("Strategy"), bad)) == 0 {
+		if len(spec.CheckStrategyName(field.NewPath("Strategy"), bad)) == 0 {
 			t.Errorf("the name %q was accepted", bad)
 		}
 	}

@@ -185,6 +185,8 @@ func (s highestPriority) Preempts(challenger, incumbent Peer) bool {
 // Prefer prefers candidates by one of their [Peer.Attributes]: candidates with the
 // first value, then candidates with the second, and so on; all others come last.
 // Prefer("zone", "a", "b") keeps the leader in zone a while a candidate runs there.
+// Ties follow the rule of [Strategy]. HighestPriority(Prefer("zone", "a")) lets the priority
+// count first.
 // The name contains the key and a digest of key and values, which shows if
 // candidates disagree about the values.
 func Prefer(key string, values ...string) Strategy {

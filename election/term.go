@@ -177,34 +177,3 @@ func (t *term) finish() {
 func (t *term) drifted(now machine.Instant) bool {
 	return now.Drift()-t.sent.Drift() > machine.MaxDrift
 }
-
-// clock reads the two clocks of a process. Safety depends on the monotonic clock
-// only. The wall clock is written to the Lease, and shows that the machine was
-// suspended.
-type clock struct {
-	epoch time.Time
-	// rate is the speed of the monotonic clock, 1 if it is right. step returns the
-	// error of the wall clock. Tests set them, because a bubble has one clock.
-	rate float64
-	step func() time.Duration
-}
-
-func newClock() *clock {
-	return &clock{epoch: time.Now(), rate: 1, step: func() time.Duration { return 0 }}
-}
-
-func (c *clock) now() machine.Instant {
-	t := time.Now()
-	mono := t.Sub(c.epoch)
-	fast := time.Duration(float64(mono) * (c.rate - 1))
-	return machine.Instant{Mono: mono + fast, Wall: t.Round(0).Add(fast + c.step())}
-}
-
-// span returns the time in which this clock advances by d, rounded up so that a
-// timer does not fire a nanosecond early.
-func (c *clock) span(d time.Duration) time.Duration {
-	if c.rate == 1 {
-		return d
-	}
-	return time.Duration(float64(d)/c.rate) + 1
-}

@@ -20,7 +20,6 @@ import (
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
 	"github.com/kubewright/kubewright/election/internal/spec"
-	"github.com/kubewright/kubewright/election/internal/valid"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -102,7 +101,7 @@ func (cfg *Config) complete() error {
 	problems = append(problems, lifecycle.Required("Client", !lifecycle.IsNil(cfg.Client), "for example clientset.CoordinationV1()")...)
 	problems = append(problems, lifecycle.Required("Candidates", !lifecycle.IsNil(cfg.Candidates), "for example clientset.CoordinationV1beta1()")...)
 	if cfg.Namespace != metav1.NamespaceAll {
-		problems = append(problems, valid.CheckNamespace(field.NewPath("Namespace"), cfg.Namespace)...)
+		problems = append(problems, spec.CheckNamespace(field.NewPath("Namespace"), cfg.Namespace)...)
 	}
 	_, wrong := cfg.strategies()
 	problems = append(problems, wrong...)
@@ -123,7 +122,7 @@ func (cfg *Config) strategies() (strategies map[string]election.Strategy, proble
 			problems = append(problems, field.Required(path, ""))
 			continue
 		}
-		problems = append(problems, valid.CheckStrategyName(path, s.Name())...)
+		problems = append(problems, spec.CheckStrategyName(path, s.Name())...)
 		if strategies[s.Name()] != nil {
 			problems = append(problems, field.Duplicate(path, s.Name()))
 		}
@@ -143,6 +142,20 @@ func (cfg *Config) rules() *contest.Rules {
 		r.Strategies[name] = ranking{s}
 	}
 	return r
+}
+
+// ranking is a strategy as decisions need it.
+type ranking struct{ election.Strategy }
+
+func (s ranking) Compare(a, b spec.Peer) int {
+	return s.Strategy.Compare(election.Peer(a), election.Peer(b))
+}
+
+func (s ranking) Eligible(p spec.Peer) bool { return election.Eligible(s.Strategy, election.Peer(p)) }
+
+func (s ranking) Preempts(challenger, incumbent spec.Peer) bool {
+	p, ok := s.Strategy.(election.Preempter)
+	return !ok || p.Preempts(election.Peer(challenger), election.Peer(incumbent))
 }
 
 var (

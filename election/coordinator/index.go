@@ -15,10 +15,8 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
 	"github.com/kubewright/kubewright/election/internal/spec"
-	"github.com/kubewright/kubewright/election/internal/valid"
 	"github.com/kubewright/kubewright/internal/apierr"
 )
 
@@ -78,26 +76,12 @@ func peerOf(obj *coordinationv1beta1.LeaseCandidate) (spec.Peer, error) {
 	}
 	p.Identity, p.BinaryVersion, p.EmulationVersion, p.Created = obj.Name, obj.Spec.BinaryVersion, obj.Spec.EmulationVersion, obj.CreationTimestamp.Time
 	path := field.NewPath("spec")
-	problems := valid.CheckLease(path.Child("leaseName"), leaseKey(obj))
-	problems = append(problems, valid.CheckStrategyName(path.Child("strategy"), string(obj.Spec.Strategy))...)
-	problems = append(problems, valid.CheckVersion(path.Child("binaryVersion"), p.BinaryVersion)...)
-	problems = append(problems, valid.CheckVersion(path.Child("emulationVersion"), p.EmulationVersion)...)
+	problems := spec.CheckLease(path.Child("leaseName"), leaseKey(obj))
+	problems = append(problems, spec.CheckStrategyName(path.Child("strategy"), string(obj.Spec.Strategy))...)
+	problems = append(problems, spec.CheckVersion(path.Child("binaryVersion"), p.BinaryVersion)...)
+	problems = append(problems, spec.CheckVersion(path.Child("emulationVersion"), p.EmulationVersion)...)
 	if p.BinaryVersion == "" {
 		problems = append(problems, field.Required(path.Child("binaryVersion"), ""))
 	}
 	return p, utilerrors.NewAggregate(problems)
-}
-
-// ranking is a strategy as decisions need it.
-type ranking struct{ election.Strategy }
-
-func (s ranking) Compare(a, b spec.Peer) int {
-	return s.Strategy.Compare(election.Peer(a), election.Peer(b))
-}
-
-func (s ranking) Eligible(p spec.Peer) bool { return election.Eligible(s.Strategy, election.Peer(p)) }
-
-func (s ranking) Preempts(challenger, incumbent spec.Peer) bool {
-	p, ok := s.Strategy.(election.Preempter)
-	return !ok || p.Preempts(election.Peer(challenger), election.Peer(incumbent))
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/coordinator/internal/contest"
 	"github.com/kubewright/kubewright/election/internal/spec"
-	"github.com/kubewright/kubewright/election/internal/valid"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/listwatch"
 	"github.com/kubewright/kubewright/internal/report"
@@ -74,7 +73,7 @@ func newMirror[T metav1.Object, L runtime.Object](
 	if c.cfg.Namespace == metav1.NamespaceAll {
 		// Most Leases of a cluster are heartbeats of nodes, which have no
 		// candidates.
-		source.FieldSelector = valid.OutsideNodeLeases
+		source.FieldSelector = spec.OutsideNodeLeases
 	}
 	m.informer = cache.NewSharedIndexInformerWithOptions(listwatch.New(source), example, cache.SharedIndexInformerOptions{ObjectDescription: resource})
 	// The calls fail only after the informer was started. Decisions need a small part

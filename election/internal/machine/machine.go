@@ -108,17 +108,6 @@ type Instant struct {
 // Drift is the difference of the two clocks, except for a constant.
 func (i Instant) Drift() time.Duration { return time.Duration(i.Wall.UnixNano()) - i.Mono }
 
-// alarm is the time at which a decision must be repeated.
-type alarm struct{ at time.Duration }
-
-// due reports whether t has come. If not, the decision is repeated at t.
-func (a *alarm) due(now, t time.Duration) bool {
-	if now < t {
-		a.at = min(a.at, t)
-	}
-	return now >= t
-}
-
 // term is the part of a term that decisions need.
 //
 // Invariant: the deadline counts from the send of the last renewal, or of the claim.

@@ -248,7 +248,7 @@ func (r *onLease) placed() bool {
 		return true
 	}
 	for _, rec := range r.records {
-		if spec.Prefer(r.Strategy, r.asPeer(), rec.Peer) < 0 {
+		if spec.CompareUntied(r.Strategy, r.asPeer(), rec.Peer) < 0 {
 			return true
 		}
 	}

@@ -38,15 +38,15 @@ type Strategy interface {
 // better leader. incumbent is the identity of the leader, or "".
 func Compare(s Strategy, a, b Peer, incumbent string) int {
 	return cmp.Or(
-		Prefer(s, a, b),
+		CompareUntied(s, a, b),
 		trueFirst(incumbent != "" && a.Identity == incumbent, incumbent != "" && b.Identity == incumbent),
 		a.Created.Compare(b.Created),
 		cmp.Compare(a.Identity, b.Identity),
 	)
 }
 
-// Prefer is Compare without its tie-breaks.
-func Prefer(s Strategy, a, b Peer) int {
+// CompareUntied is Compare without its tie-breaks.
+func CompareUntied(s Strategy, a, b Peer) int {
 	return cmp.Or(trueFirst(s.Eligible(a), s.Eligible(b)), s.Compare(a, b))
 }
 

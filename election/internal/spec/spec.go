@@ -2,20 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package spec holds the rules that candidates and coordinators share: the parts of
-// a Lease, versions, the choice among strategies, and the order of candidates. It is
+// a Lease, versions, names, the choice among strategies, and the order of candidates. It is
 // pure: it has no clock and sends nothing.
 package spec
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/ptr"
 
@@ -219,4 +223,59 @@ func NextTransition(transitions int32) int32 {
 		return 0
 	}
 	return transitions + 1
+}
+
+const (
+	// OutsideNodeLeases is the field selector of all namespaces except the one of
+	// node heartbeats. Its watchers take every Lease in it for a heartbeat.
+	OutsideNodeLeases = "metadata.namespace!=" + nodeLeases
+	nodeLeases        = "kube-node-lease"
+)
+
+// CheckNamespace returns the problems of the namespace of an election.
+func CheckNamespace(path *field.Path, name string) []error {
+	switch name {
+	case "":
+		return []error{field.Required(path, "for example the namespace of the replicas")}
+	case nodeLeases:
+		return Invalid(path, name, "is for the heartbeats of nodes")
+	}
+	return Invalid(path, name, apivalidation.ValidateNamespaceName(name, false)...)
+}
+
+// CheckLease returns the problems of a Lease's namespace and name.
+func CheckLease(path *field.Path, name types.NamespacedName) []error {
+	problems := CheckNamespace(path.Child("Namespace"), name.Namespace)
+	if name.Name == "" {
+		return append(problems, field.Required(path.Child("Name"), "for example the name of the program"))
+	}
+	return append(problems, Invalid(path.Child("Name"), name.Name, apivalidation.NameIsDNSSubdomain(name.Name, false)...)...)
+}
+
+// CheckStrategyName returns the problems of a strategy name, by the rules that
+// the API has for Lease and LeaseCandidate.
+func CheckStrategyName(path *field.Path, name string) []error {
+	switch {
+	case name == string(coordinationv1.OldestEmulationVersion):
+		return nil
+	case !strings.Contains(name, "/"):
+		return Invalid(path, name, fmt.Sprintf("must be %s or a name with a domain, for example example.com/least-loaded", coordinationv1.OldestEmulationVersion))
+	}
+	return Invalid(path, name, validation.IsQualifiedName(name)...)
+}
+
+// CheckVersion returns the problem of a version. An empty one has none.
+func CheckVersion(path *field.Path, value string) []error {
+	if _, ok := ParseVersion(value); ok || value == "" {
+		return nil
+	}
+	return Invalid(path, value, "must be a semantic version without v, for example 1.37.1")
+}
+
+// Invalid returns one problem for each message about a value.
+func Invalid(path *field.Path, value string, messages ...string) (problems []error) {
+	for _, msg := range messages {
+		problems = append(problems, field.Invalid(path, value, msg))
+	}
+	return problems
 }
