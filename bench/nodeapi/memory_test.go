@@ -7,16 +7,26 @@ import (
 	"bufio"
 	"bytes"
 	"compress/zlib"
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+
+	"github.com/kubewright/kubewright/nodeapi"
 )
 
 // held are the commands that a round of BenchmarkStreamMemory holds open.
@@ -62,6 +72,80 @@ func BenchmarkStreamMemory(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkPodsMemory measures the heap and the stacks that a list of 100 pods of 100 KB
+// takes while its client reads nothing. The pods themselves are there before.
+func BenchmarkPodsMemory(b *testing.B) {
+	pods := make([]*corev1.Pod, 100)
+	for i := range pods {
+		pods[i] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: fmt.Sprint("pod-", i), Annotations: map[string]string{"large": strings.Repeat("x", 100_000)},
+		}}
+	}
+	ours, err := nodeapi.New(nodeapi.Config{
+		NodeName: "n1", Backend: backend{}, Pods: slices.Values(pods), Authenticator: anyUser, Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	theirs := vkapi.PodHandler(vkapi.PodHandlerConfig{
+		GetPodsFromKubernetes: func(context.Context) ([]*corev1.Pod, error) { return pods, nil },
+	}, false)
+	sums, addresses := map[string]float64{}, map[string]string{}
+	for name, handler := range map[string]http.Handler{"kubewright": ours, "virtual-kubelet": theirs} {
+		server := httptest.NewTLSServer(handler)
+		defer server.Close()
+		addresses[name] = strings.TrimPrefix(server.URL, "https://")
+		unreadLists(b, addresses[name])
+	}
+	rounds := 0
+	for b.Loop() {
+		for _, name := range contenders {
+			sums[name] += unreadLists(b, addresses[name])
+		}
+		rounds++
+	}
+	for name, sum := range sums {
+		b.ReportMetric(sum/float64(rounds)/1024, name+"-KiB/reader")
+	}
+}
+
+// unreadLists returns the bytes that one of many lists takes that are not read.
+func unreadLists(b *testing.B, address string) float64 {
+	const clients = 20
+	idle := runtime.NumGoroutine()
+	all := make([]*tls.Conn, clients)
+	for i := range all {
+		conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = conn.NetConn().(*net.TCPConn).SetReadBuffer(4 << 10)
+		all[i] = conn
+	}
+	before := heap()
+	first := make([]byte, 1)
+	for _, conn := range all {
+		fmt.Fprint(conn, "GET /pods HTTP/1.1\r\nHost: node\r\n\r\n")
+		if _, err := conn.Read(first); err != nil { // it has begun
+			b.Fatal(err)
+		}
+	}
+	for last := int64(0); ; { // until the buffers of the system are full
+		time.Sleep(100 * time.Millisecond)
+		now := heap()
+		if now-last < 64<<10 && last-now < 64<<10 {
+			break
+		}
+		last = now
+	}
+	took := float64(heap()-before) / clients
+	for _, conn := range all {
+		_ = conn.NetConn().Close() // TLS would say goodbye
+	}
+	settle(idle)
+	return took
 }
 
 // memory returns the bytes that one of many streams takes.

@@ -141,34 +141,43 @@ type Reader struct {
 	next    []byte // of text: what was not read yet
 	buf     []byte
 	unread  []byte // of buf
+	space   int    // that buf has at least for the next read
 	once    sync.Once
 	closed  chan struct{}
 
-	mu sync.Mutex
-	f  *os.File
+	mu   sync.Mutex
+	f    *os.File
+	info fs.FileInfo // of f
 }
+
+// A Reader has busySpace for each read. At the end of the log it keeps quietSpace, until a
+// read fills it: there may be many followers, and most logs are quiet.
+const (
+	busySpace  = 32 << 10
+	quietSpace = 2 << 10
+)
 
 // openRegular opens a regular file. A container that can write where logs are, as one with a
 // hostPath can, must not make this process show another file or wait for a FIFO.
-func openRegular(path string) (*os.File, error) {
+func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|noFollow, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
 	}
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, nil, errors.Join(err, f.Close())
 	}
-	return f, nil
+	return f, info, nil
 }
 
 // Open opens a log. The error is fs.ErrNotExist if it is not there, and another one if it is
 // not a regular file.
 func Open(path string, opts Options) (*Reader, error) {
-	f, err := openRegular(path)
+	f, info, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +189,7 @@ func Open(path string, opts Options) (*Reader, error) {
 	if opts.Poll <= 0 {
 		opts.Poll = 100 * time.Millisecond
 	}
-	return &Reader{path: path, opts: opts, newline: true, f: f, closed: make(chan struct{})}, nil
+	return &Reader{path: path, opts: opts, newline: true, space: busySpace, f: f, info: info, closed: make(chan struct{})}, nil
 }
 
 // Read implements io.Reader.
@@ -276,40 +285,43 @@ func (r *Reader) fill() error {
 func (r *Reader) readMore() (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	const chunk = 32 << 10
 	r.buf = append(r.buf[:0], r.unread...)
 	for {
 		have := len(r.buf)
-		if cap(r.buf)-have < chunk {
-			r.buf = append(make([]byte, 0, 2*have+2*chunk), r.buf...)
+		if cap(r.buf)-have < r.space {
+			r.buf = append(make([]byte, 0, 2*have+2*r.space), r.buf...)
 		}
 		replaced := r.replaced() // in this order: the runtime writes to the old file until it has the next
 		n, err := r.f.Read(r.buf[have:cap(r.buf)])
 		r.buf = r.buf[:have+n]
 		r.unread = r.buf
 		if n > 0 || err != io.EOF { //nolint:errorlint // the contract of io.Reader
+			if have+n == cap(r.buf) {
+				r.space = busySpace
+			}
 			return n, err
 		}
 		if !replaced {
+			if r.space > quietSpace && have <= quietSpace {
+				r.space, r.text = quietSpace, nil
+				r.buf = append(make([]byte, 0, 2*quietSpace), r.buf...)
+				r.unread = r.buf
+			}
 			return 0, nil
 		}
-		next, err := openRegular(r.path)
+		next, info, err := openRegular(r.path)
 		if err != nil {
 			return 0, nil // it is being replaced again
 		}
 		_ = r.f.Close()
-		r.f, r.buf = next, r.buf[:0] // an entry that was cut off stays so
+		r.f, r.info, r.buf = next, info, r.buf[:0] // an entry that was cut off stays so
 	}
 }
 
 // replaced reports whether another file has taken the place of the one that is read.
 func (r *Reader) replaced() bool {
-	was, err := r.f.Stat()
-	if err != nil {
-		return false
-	}
 	now, err := os.Lstat(r.path)
-	return err == nil && !os.SameFile(was, now)
+	return err == nil && !os.SameFile(r.info, now)
 }
 
 // Close implements io.Closer. It ends a Read or Next that waits.
@@ -388,7 +400,7 @@ func isFull(f *os.File, at int64) (bool, error) {
 
 // Tail returns the last bytes of the output in a log.
 func Tail(path string, limit int64) ([]byte, error) {
-	f, err := openRegular(path)
+	f, _, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}

@@ -342,3 +342,66 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestAFollowerAtRestHoldsLittleMemory, and reads what comes later as before.
+func TestAFollowerAtRestHoldsLittleMemory(t *testing.T) {
+	line := entry(1, Stdout, "F", strings.Repeat("x", 100))
+	path := write(t, strings.Repeat(line, 10_000)+line[:50])
+	synctest.Test(t, func(t *testing.T) {
+		r := open(t, path, Options{Tail: -1, Follow: true, Ended: func() bool { return false }})
+		total := make(chan int64, 1)
+		go func() {
+			n, err := io.Copy(io.Discard, r)
+			if !errors.Is(err, os.ErrClosed) {
+				t.Error(err)
+			}
+			total <- n
+		}()
+		held := func() int {
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return cap(r.buf) + cap(r.text)
+		}
+		if n := held(); n > 8<<10 {
+			t.Errorf("%d bytes after the first part", n)
+		}
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.WriteString(line[50:] + strings.Repeat(line, 10_000))
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if n := held(); n > 8<<10 {
+			t.Errorf("%d bytes after the second part", n)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := <-total; n != 20_001*101 {
+			t.Errorf("%d bytes were read", n)
+		}
+	})
+}
+
+// BenchmarkALookAtAQuietLog is what a follower at rest costs at each Poll.
+func BenchmarkALookAtAQuietLog(b *testing.B) {
+	r, err := Open(write(b, strings.Repeat(entry(1, Stdout, "F", strings.Repeat("x", 100)), 10_000)), Options{Tail: -1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if n, err := r.readMore(); n != 0 || err != nil {
+			b.Fatal(n, err)
+		}
+	}
+	b.ReportMetric(float64(cap(r.buf)+cap(r.text)), "held-B")
+}
