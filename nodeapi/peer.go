@@ -18,6 +18,11 @@ const peerCheck = 15 * time.Second
 // keepAlive lets the system end the connection of a machine that does not answer.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 3}
 
+// unanswered is the number of times that the system has sent the same bytes again without
+// an answer when a client is given up. Linux waits 200 ms or more before the first time
+// and twice as long before each next one: some 51 s in all, as long as keepalive waits.
+const unanswered = 8
+
 // A peer is the client's end of a connection. Its bytes may wait unread, and then no
 // read shows that the client has closed the connection.
 type peer struct{ conn syscall.RawConn }
@@ -51,13 +56,13 @@ func beneath(conn net.Conn) net.Conn {
 	}
 }
 
-// gone reports whether the client has closed the connection. If the system does not
-// tell, known is false.
-func (p *peer) gone() (gone, known bool) {
+// gone reports whether the client has closed the connection, or has not answered that
+// often. If the system does not tell, known is false.
+func (p *peer) gone(unanswered uint8) (gone, known bool) {
 	if p == nil {
 		return false, false
 	}
-	return hasClosed(p.conn)
+	return hasEnded(p.conn, unanswered)
 }
 
 // connKey is the key of the connection in the context of a request that Run serves.

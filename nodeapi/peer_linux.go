@@ -12,10 +12,13 @@ import (
 // Linux's include/net/tcp_states.h.
 const tcpEstablished = 1
 
-// hasClosed reports whether the other end of a TCP connection has closed it. Neither
-// reading nor peeking shows that behind unread bytes, but the state of the connection
-// does. It is the first byte of struct tcp_info.
-func hasClosed(conn syscall.RawConn) (closed, known bool) {
+// hasEnded reports whether the other end of a TCP connection has closed it, or leaves
+// bytes unacknowledged although they were sent that often again. Neither reading nor
+// peeking shows the first behind unread bytes, and keepalive does not look for the second.
+// The state of the connection shows both. It is the first byte of struct tcp_info. The
+// third and the fourth are the retransmissions and the probes of a closed window
+// since the last answer.
+func hasEnded(conn syscall.RawConn, unanswered uint8) (ended, known bool) {
 	var first [4]byte
 	err := conn.Control(func(fd uintptr) {
 		info, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO)
@@ -23,5 +26,5 @@ func hasClosed(conn syscall.RawConn) (closed, known bool) {
 		known = err == nil
 	})
 	known = known && err == nil
-	return known && first[0] != tcpEstablished, known
+	return known && (first[0] != tcpEstablished || max(first[2], first[3]) >= unanswered), known
 }

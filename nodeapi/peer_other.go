@@ -7,5 +7,5 @@ package nodeapi
 
 import "syscall"
 
-// hasClosed does not know: a limit of time ends connections that are not read.
-func hasClosed(syscall.RawConn) (closed, known bool) { return false, false }
+// hasEnded does not know: a limit of time ends connections that are not read.
+func hasEnded(syscall.RawConn, uint8) (ended, known bool) { return false, false }

@@ -28,6 +28,7 @@ type streams struct {
 	// which a connection that is not read is closed if the system does not tell whether its
 	// client is there.
 	check, unread time.Duration
+	unanswered    uint8 // the repetitions after which a client is gone
 	opened        func(context.Context, StreamsOpen)
 	// reporting is held for a call of opened, so that the last one has the number that
 	// stays.
@@ -89,7 +90,7 @@ var (
 )
 
 func newStreams(limit int, idle time.Duration, opened func(context.Context, StreamsOpen)) *streams {
-	return &streams{max: limit, idle: idle, check: peerCheck, unread: stall, opened: opened, open: make(map[*openStream]struct{}), settled: make(chan struct{})}
+	return &streams{max: limit, idle: idle, check: peerCheck, unread: stall, unanswered: unanswered, opened: opened, open: make(map[*openStream]struct{}), settled: make(chan struct{})}
 }
 
 // begin adds a stream. Its context ends with that of the request, when the client
@@ -228,7 +229,7 @@ func (s *streams) look() {
 	}
 	s.mu.Unlock()
 	for i, st := range all {
-		gone, known := st.peer.gone()
+		gone, known := st.peer.gone(s.unanswered)
 		if !known && conns[i] != nil {
 			gone = conns[i].unreadFor() > s.unread
 		}
