@@ -76,7 +76,7 @@
 // before, even after a restart of the process or the machine. After such a restart, Secrets
 // and tokens are there only with Config.Sealer.
 //
-// If List fails, nothing is decided. A container that was last listed as running and is no
+// If List fails, nothing is decided; a [ListError] is about some pods only. A container that was last listed as running and is no
 // longer listed has ended with exit code 137 and reason ContainerStatusUnknown. One that
 // was listed as exited keeps its exit code, although it is removed. One that ends with the
 // process is described at [ProcessBound]. A full disk delays

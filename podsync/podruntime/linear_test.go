@@ -85,7 +85,7 @@ func TestDecisionsAboutALargePodAreLinear(t *testing.T) {
 				pod.containers = nil
 				pod.setSpec(spec)
 				pod.setSpec(spec)
-				pod.take(runs, nil)
+				pod.take(listing{runs: runs})
 			}
 		},
 	} {

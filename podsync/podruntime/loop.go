@@ -156,22 +156,22 @@ func (p *pod) loop() {
 func (p *pod) list() error {
 	ctx, cancel := context.WithTimeout(p.ctx, callTimeout)
 	defer cancel()
-	runs, sandboxes, err := p.node.listRuntime(ctx, p.ref.UID)
+	l, err := p.node.listPod(ctx, p.ref.UID)
 	if err != nil {
 		return err
 	}
 	p.reports.ok(p.ctx, relisting)
-	p.take(runs[p.ref.UID], sandboxes[p.ref.UID])
+	p.take(l)
 	return nil
 }
 
-// take updates the pod from the Runtime's lists. runs are sorted by attempt.
-func (p *pod) take(runs []Container, sandbox *Sandbox) {
-	p.stale = false
-	p.sandbox = sandbox
+// take updates the pod from what the Runtime lists of it.
+func (p *pod) take(l listing) {
+	p.stale, p.unseen = false, false
+	p.sandbox = l.sandbox
 	own := map[string][]Container{}
-	for i := range runs {
-		own[runs[i].ID.Name] = append(own[runs[i].ID.Name], runs[i])
+	for _, run := range l.runs {
+		own[run.ID.Name] = append(own[run.ID.Name], run)
 	}
 	for _, c := range p.containers {
 		c.take(own[c.Name])
@@ -321,7 +321,10 @@ func (p *pod) restart(rule bool) error {
 
 // publish makes the state of the pod known if it has changed.
 func (p *pod) publish() {
-	state := podsync.State{Ref: p.ref, NodeName: p.spec.Spec.NodeName, Stopped: p.stopped, Generation: p.spec.Generation, Status: p.status()}
+	state := podsync.State{Ref: p.ref, NodeName: p.spec.Spec.NodeName, Stopped: p.stopped, Generation: p.spec.Generation}
+	if !p.unseen { // else the API keeps what an earlier process has seen
+		state.Status = p.status()
+	}
 	if p.resizeStarted && !p.resizeInProgress() {
 		p.resizeStarted = false
 		p.event(corev1.EventTypeNormal, "ResizeCompleted", "Resizing", "Pod resize completed")

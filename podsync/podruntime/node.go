@@ -6,6 +6,8 @@ package podruntime
 import (
 	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -78,27 +80,78 @@ func (r *reports) ok(ctx context.Context, a activity) {
 	r.groups[a].OK(ctx, &r.members[a], works[a])
 }
 
-// listRuntime returns the containers and sandboxes of one pod, or of all, by UID.
-func (n *node) listRuntime(ctx context.Context, uid types.UID) (map[types.UID][]Container, map[types.UID]*Sandbox, error) {
+// A listing is what the Runtime lists of one pod; the zero value if that is nothing.
+type listing struct {
+	runs    []Container // by name and attempt
+	sandbox *Sandbox    // the newest one
+	err     error       // not nil: nothing is known of the pod; see ListError
+}
+
+// equal reports whether two lists of a pod are known and the same.
+func (l listing) equal(other listing) bool {
+	if l.err != nil || other.err != nil || (l.sandbox == nil) != (other.sandbox == nil) {
+		return false
+	}
+	if a, b := l.sandbox, other.sandbox; a != nil && (a.ID != b.ID || a.Ready != b.Ready || !slices.Equal(a.IPs, b.IPs)) {
+		return false
+	}
+	return slices.EqualFunc(l.runs, other.runs, func(a, b Container) bool {
+		if !a.StartedAt.Equal(b.StartedAt) || !a.FinishedAt.Equal(b.FinishedAt) {
+			return false
+		}
+		a.StartedAt, a.FinishedAt = b.StartedAt, b.FinishedAt
+		return a == b
+	})
+}
+
+// listPod lists one pod. An error means that nothing is known of it.
+func (n *node) listPod(ctx context.Context, uid types.UID) (listing, error) {
+	all, err := n.listRuntime(ctx, uid)
+	if err == nil {
+		err = all[uid].err
+	}
+	return all[uid], err
+}
+
+// listRuntime lists one pod, or all. The error is nil if something is known of at least one pod.
+func (n *node) listRuntime(ctx context.Context, uid types.UID) (map[types.UID]listing, error) {
+	all, unknown := map[types.UID]listing{}, map[types.UID]error{}
+	// complete reports whether the list is, but for the pods of a ListError.
+	complete := func(err error) bool {
+		some := (*ListError)(nil)
+		if errors.As(err, &some) {
+			maps.Copy(unknown, some.Pods)
+			return true
+		}
+		return err == nil
+	}
 	list, err := n.cfg.Runtime.List(ctx, uid)
-	if err != nil {
-		return nil, nil, err
+	if !complete(err) {
+		return nil, err
 	}
-	runs, sandboxes := map[types.UID][]Container{}, map[types.UID]*Sandbox{}
 	for _, c := range list {
-		runs[c.ID.Pod] = append(runs[c.ID.Pod], c)
+		l := all[c.ID.Pod]
+		l.runs = append(l.runs, c)
+		all[c.ID.Pod] = l
 	}
-	for _, r := range runs {
-		slices.SortFunc(r, func(a, b Container) int {
+	for _, l := range all {
+		slices.SortFunc(l.runs, func(a, b Container) int {
 			return cmp.Or(cmp.Compare(a.ID.Name, b.ID.Name), cmp.Compare(a.ID.Attempt, b.ID.Attempt))
 		})
 	}
-	if n.caps.sandboxer == nil {
-		return runs, sandboxes, nil
+	if n.caps.sandboxer != nil {
+		boxes, err := n.caps.sandboxer.ListPods(ctx, uid)
+		if !complete(err) {
+			return nil, err
+		}
+		for i := range boxes {
+			l := all[boxes[i].Pod]
+			l.sandbox = &boxes[i]
+			all[boxes[i].Pod] = l
+		}
 	}
-	all, err := n.caps.sandboxer.ListPods(ctx, uid)
-	for i := range all {
-		sandboxes[all[i].Pod] = &all[i]
+	for uid, err := range unknown {
+		all[uid] = listing{err: err}
 	}
-	return runs, sandboxes, err
+	return all, nil
 }

@@ -43,6 +43,7 @@ type pod struct {
 
 	// The Runtime's list.
 	stale      bool         // something has happened since
+	unseen     bool         // this process found the pod, and the Runtime has not listed it since
 	containers []*container // init, regular, ephemeral
 	sandbox    *Sandbox     // nil: none
 	removing   map[ContainerID]bool

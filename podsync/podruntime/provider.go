@@ -143,11 +143,10 @@ func (p *Provider) open(ctx context.Context) error {
 		}
 		pods = append(pods, pod)
 	}
-	var runs map[types.UID][]Container
-	var sandboxes map[types.UID]*Sandbox
+	var listed map[types.UID]listing
 	for {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		runs, sandboxes, err = p.listRuntime(call, "")
+		listed, err = p.listRuntime(call, "")
 		cancel()
 		if err == nil {
 			p.reports.ok(ctx, relisting)
@@ -171,7 +170,11 @@ func (p *Provider) open(ctx context.Context) error {
 		}
 		before := pod.gone()
 		pod.facts.Announced = announced
-		pod.take(runs[pod.ref.UID], sandboxes[pod.ref.UID])
+		if l := listed[pod.ref.UID]; l.err != nil {
+			pod.unseen = true // its goroutine lists it
+		} else {
+			pod.take(l)
+		}
 		gone += pod.gone() - before
 		pod.publish()
 	}
@@ -188,29 +191,6 @@ func (p *Provider) open(ctx context.Context) error {
 	return nil
 }
 
-// A listing is the Runtime's list of one pod.
-type listing struct {
-	runs    []Container
-	sandbox *Sandbox
-}
-
-// equal reports whether two lists of a pod are the same.
-func (l listing) equal(other listing) bool {
-	if (l.sandbox == nil) != (other.sandbox == nil) {
-		return false
-	}
-	if a, b := l.sandbox, other.sandbox; a != nil && (a.ID != b.ID || a.Ready != b.Ready || !slices.Equal(a.IPs, b.IPs)) {
-		return false
-	}
-	return slices.EqualFunc(l.runs, other.runs, func(a, b Container) bool {
-		if !a.StartedAt.Equal(b.StartedAt) || !a.FinishedAt.Equal(b.FinishedAt) {
-			return false
-		}
-		a.StartedAt, a.FinishedAt = b.StartedAt, b.FinishedAt
-		return a == b
-	})
-}
-
 // relist wakes the pods whose containers have changed since the last list, and
 // removes what belongs to no pod.
 func (p *Provider) relist(ctx context.Context) {
@@ -218,7 +198,7 @@ func (p *Provider) relist(ctx context.Context) {
 	// The first list is early: it finds the changes before Watch had begun.
 	for wait := min(p.cfg.Relist, DefaultRelist); sleep(ctx, wait); wait = p.cfg.Relist {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		runs, sandboxes, err := p.listRuntime(call, "")
+		next, err := p.listRuntime(call, "")
 		cancel()
 		if err != nil {
 			if ctx.Err() == nil {
@@ -227,13 +207,6 @@ func (p *Provider) relist(ctx context.Context) {
 			continue
 		}
 		p.reports.ok(ctx, relisting)
-		next := map[types.UID]listing{}
-		for uid := range runs {
-			next[uid] = listing{runs[uid], sandboxes[uid]}
-		}
-		for uid := range sandboxes {
-			next[uid] = listing{runs[uid], sandboxes[uid]}
-		}
 		for uid, l := range next {
 			if !l.equal(last[uid]) {
 				p.poke(uid)
@@ -478,11 +451,11 @@ func (p *Provider) Release(ctx context.Context, ref podsync.Ref) error {
 	<-pod.done
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	runs, _, err := p.listRuntime(ctx, ref.UID)
+	l, err := p.listPod(ctx, ref.UID)
 	if err != nil {
 		return err
 	}
-	if err := p.forget(ctx, ref.UID, runs[ref.UID]); err != nil {
+	if err := p.forget(ctx, ref.UID, l.runs); err != nil {
 		return err
 	}
 	remove, err := p.dirs.discard(ref.UID)

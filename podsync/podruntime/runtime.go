@@ -7,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -131,7 +134,7 @@ type StopOptions struct {
 type Runtime interface {
 	// List returns every container of the pod that has not been removed, or of all
 	// pods if pod is empty. An error means that nothing is known; a Runtime must
-	// not return a partial list.
+	// not return a partial list. A [ListError] is about some of the pods only.
 	List(ctx context.Context, pod types.UID) ([]Container, error)
 	// Start creates the container and starts it. It returns nil
 	// if the container runs or has run already. After an error the container
@@ -219,7 +222,7 @@ type Sandboxer interface {
 	// that do not run, logs. A pod that does not exist is no error.
 	RemovePod(ctx context.Context, pod types.UID) error
 	// ListPods returns the newest sandbox of the pod, or of every pod if pod is
-	// empty. An error means that nothing is known.
+	// empty. An error means that nothing is known. A [ListError] is about some of the pods only.
 	ListPods(ctx context.Context, pod types.UID) ([]Sandbox, error)
 }
 
@@ -328,6 +331,27 @@ type GRPCProber interface {
 // was lost: it has ended with exit code 137 and the reason ContainerStatusUnknown, and
 // the restart policy decides what follows.
 var ErrMayHaveRun = errors.New("the container may have run")
+
+// A ListError is an error of List or ListPods about some pods, such as one whose sandbox does not
+// answer. The list is complete for all other pods. The Provider keeps what it knows of a pod in Pods,
+// decides nothing about it, and lists it alone until that succeeds. So a list of all pods should not
+// wait for one of them for long, whereas a list of one pod may take two minutes.
+type ListError struct {
+	// Pods has the causes by the UIDs of the pods.
+	Pods map[types.UID]error
+}
+
+// Error implements error.
+func (e *ListError) Error() string {
+	var texts []string
+	for _, uid := range slices.Sorted(maps.Keys(e.Pods)) {
+		texts = append(texts, fmt.Sprintf("pod %s: %v", uid, e.Pods[uid]))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap returns the causes.
+func (e *ListError) Unwrap() []error { return slices.Collect(maps.Values(e.Pods)) }
 
 // A StartError is an error of Start or SetUpPod that chooses the reason in the
 // status of the waiting container.

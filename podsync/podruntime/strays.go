@@ -52,7 +52,7 @@ func (p *Provider) sweep(ctx context.Context, listed map[types.UID]listing) {
 		case owned(uid):
 		case s == nil:
 			p.strays[uid] = &stray{reports: reports{groups: &p.groups}, due: now.Add(strayDelay)}
-		case !s.removing && !now.Before(s.due):
+		case l.err == nil && !s.removing && !now.Before(s.due):
 			s.removing = true
 			p.wg.Go(func() { p.removeStray(ctx, uid, s, l.runs) })
 		}
@@ -103,16 +103,16 @@ func (p *Provider) adopt(uid types.UID) (done func(), err error) {
 func (p *Provider) end(ctx context.Context, uid types.UID, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	runs, sandboxes, err := p.listRuntime(ctx, uid)
-	if err != nil || len(runs[uid]) == 0 && sandboxes[uid] == nil {
+	l, err := p.listPod(ctx, uid)
+	if err != nil || len(l.runs) == 0 && l.sandbox == nil {
 		return err
 	}
-	if running, err := p.stopAll(ctx, runs[uid], grace); err != nil {
+	if running, err := p.stopAll(ctx, l.runs, grace); err != nil {
 		return err
 	} else if running {
 		return errors.New("containers of the pod still run")
 	}
-	return p.forget(ctx, uid, runs[uid])
+	return p.forget(ctx, uid, l.runs)
 }
 
 // stopAll asks all containers to end, and reports whether one was listed as running. A later

@@ -35,6 +35,13 @@ func TestTheExampleRuntimeKeepsTheContract(t *testing.T) {
 	boxed := func(m *memory) podruntime.Runtime {
 		return sandboxed{&link{machine: &machine{memory: m, starts: map[string][]time.Duration{}, limits: map[any]int64{}, boxes: map[types.UID]*podruntime.Sandbox{}, begin: time.Now()}}}
 	}
+	muteOf := map[string]func(testing.TB, podruntime.Runtime, types.UID) func(){
+		"with sandboxes": func(_ testing.TB, r podruntime.Runtime, pod types.UID) func() {
+			m := r.(sandboxed).machine
+			m.setMute(pod, true, true)
+			return func() { m.setMute("", false, false) }
+		},
+	}
 	for name, wrap := range map[string]func(*memory) podruntime.Runtime{"memory": plain, "with sandboxes": boxed} {
 		t.Run(name, func(t *testing.T) {
 			podruntimetest.TestRuntime(t, podruntimetest.Suite{
@@ -45,6 +52,7 @@ func TestTheExampleRuntimeKeepsTheContract(t *testing.T) {
 				Exits:    func(code int) corev1.Container { return command("c", fmt.Sprint("exit ", code)) },
 				Command:  func(code int) []string { return []string{"exit", fmt.Sprint(code)} },
 				Hangs:    []string{"sleep"},
+				Mute:     muteOf[name],
 				Timeout:  5 * time.Second,
 			})
 		})

@@ -51,6 +51,9 @@ type machine struct {
 	deaf       bool          // LogTail hangs
 	young      bool          // List does not know the start of a container yet
 	created    atomic.Bool   // List has running containers as created
+	mute       types.UID     // a pod of which nothing is known; see muteList and muteBoxes
+	muteList   bool          // by List
+	muteBoxes  bool          // by ListPods
 }
 
 func (m *machine) note(format string, args ...any) {
@@ -96,9 +99,17 @@ func (l *link) call(op string, f func() error) error {
 	return err
 }
 
+// unknown returns the error of a list of pod, or of all, if one of them is mute. m.mu must be held.
+func (m *machine) unknown(pod types.UID, mute bool) error {
+	if mute && (pod == "" || pod == m.mute) {
+		return &podruntime.ListError{Pods: map[types.UID]error{m.mute: errors.New("it does not answer")}}
+	}
+	return nil
+}
+
 func (l *link) List(ctx context.Context, pod types.UID) (list []podruntime.Container, err error) {
 	err = l.call("List", func() error {
-		list, err = l.memory.List(ctx, pod)
+		list, _ = l.memory.List(ctx, pod)
 		for i := range list {
 			if l.young {
 				list[i].StartedAt = time.Time{}
@@ -106,6 +117,12 @@ func (l *link) List(ctx context.Context, pod types.UID) (list []podruntime.Conta
 			if l.created.Load() && list[i].State == podruntime.ContainerRunning {
 				list[i].State = podruntime.ContainerCreated
 			}
+		}
+		l.machine.mu.Lock()
+		defer l.machine.mu.Unlock()
+		err := l.unknown(pod, l.muteList)
+		if err != nil {
+			list = slices.DeleteFunc(list, func(c podruntime.Container) bool { return c.ID.Pod == l.mute })
 		}
 		return err
 	})
@@ -213,11 +230,11 @@ func (s sandboxed) ListPods(_ context.Context, pod types.UID) (list []podruntime
 		s.machine.mu.Lock()
 		defer s.machine.mu.Unlock()
 		for _, b := range s.boxes {
-			if pod == "" || b.Pod == pod {
+			if (pod == "" || b.Pod == pod) && !(s.muteBoxes && b.Pod == s.mute) {
 				list = append(list, *b)
 			}
 		}
-		return nil
+		return s.unknown(pod, s.muteBoxes)
 	})
 	return list, err
 }

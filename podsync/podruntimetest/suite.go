@@ -5,6 +5,7 @@ package podruntimetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,6 +53,10 @@ type Suite struct {
 	Command func(code int) []string
 	// Hangs is a command that never ends. Default: none.
 	Hangs []string
+	// Mute makes it impossible for the Runtime to know the state of a pod that runs, as if a part
+	// of the node hung, until the function that it returns is called. Lists must have the other pods then, with a
+	// [podruntime.ListError] about this one. Default: none, and that is not tested.
+	Mute func(t testing.TB, r podruntime.Runtime, pod types.UID) (unmute func())
 	// Dir returns ContainerSpec.Dir. Default: a temporary directory.
 	Dir func(r podruntime.Runtime, id podruntime.ContainerID) string
 	// Timeout is the time that a container may take to start or to end.
@@ -378,6 +383,32 @@ var checks = []check{
 			s.Fatal("Start does not return although its context is done")
 		}
 		s.await(s.start(pod, 0), podruntime.ContainerRunning) // it can be repeated
+	}},
+	{"AMutePodConcernsItselfOnly", func(s *subject) bool { return s.suite.Mute != nil }, func(s *subject) {
+		mute, other := s.pod(s.suite.Forever()), s.pod(s.suite.Forever())
+		muteID, otherID := s.start(mute, 0), s.start(other, 0)
+		s.await(muteID, podruntime.ContainerRunning)
+		s.await(otherID, podruntime.ContainerRunning)
+		unmute := s.suite.Mute(s, s.runtime, mute.UID)
+		runs, err := s.runtime.List(s.Context(), "")
+		errs := []error{err}
+		if !slices.ContainsFunc(runs, func(c podruntime.Container) bool { return c.ID == otherID }) {
+			s.Errorf("List does not have %v: %v, %v", otherID, runs, err)
+		}
+		if box, ok := s.runtime.(podruntime.Sandboxer); ok {
+			boxes, err := box.ListPods(s.Context(), "")
+			if !slices.ContainsFunc(boxes, func(b podruntime.Sandbox) bool { return b.Pod == other.UID }) {
+				s.Errorf("ListPods does not have pod %s: %v, %v", other.UID, boxes, err)
+			}
+			errs = append(errs, err)
+		}
+		// A Runtime that keeps what it has read may know the pod in one of the lists.
+		some := (*podruntime.ListError)(nil)
+		if !errors.As(errors.Join(errs...), &some) || len(some.Pods) != 1 || some.Pods[mute.UID] == nil {
+			s.Errorf("the errors of the lists are %v, want a ListError about pod %s", errs, mute.UID)
+		}
+		unmute()
+		s.await(muteID, podruntime.ContainerRunning)
 	}},
 	{"ManyAtOnce", nil, func(s *subject) {
 		var wg sync.WaitGroup

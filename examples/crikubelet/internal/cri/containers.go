@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -43,6 +44,45 @@ func idOf(c interface {
 	return podruntime.ContainerID{Pod: types.UID(labels[labelUID]), Name: labels[labelContainer], Attempt: int(c.GetMetadata().GetAttempt())}
 }
 
+// listPatience is the time that a status may take in a list of all pods. A pod whose status takes
+// longer is listed alone.
+const listPatience = 5 * time.Second
+
+// askAtOnce is the number of statuses that a list asks for at once.
+const askAtOnce = 16
+
+// ask calls f for the numbers below n, for a list of a pod or of all. A status that hangs holds up no
+// other.
+func (r *Runtime) ask(ctx context.Context, pod types.UID, n int, f func(ctx context.Context, i int)) {
+	var wg sync.WaitGroup
+	places := make(chan struct{}, askAtOnce)
+	for i := range n {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			ctx := ctx
+			if pod == "" {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, r.patience)
+				defer cancel()
+			}
+			f(ctx, i)
+		})
+	}
+	wg.Wait()
+}
+
+// unknown are the errors of statuses, by the UIDs of their pods.
+type unknown map[types.UID]error
+
+// err returns the error of a list. ctx is that of its caller.
+func (u unknown) err(ctx context.Context) error {
+	if len(u) == 0 || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return &podruntime.ListError{Pods: u}
+}
+
 // List implements podruntime.Runtime. It asks for the status of a container only
 // after a change of its state.
 func (r *Runtime) List(ctx context.Context, pod types.UID) ([]podruntime.Container, error) {
@@ -57,14 +97,20 @@ func (r *Runtime) List(ctx context.Context, pod types.UID) ([]podruntime.Contain
 	var list []podruntime.Container
 	newest := map[podruntime.ContainerID]int{}
 	listed := map[string]bool{}
-	for _, c := range answer.Containers {
+	failed := unknown{}
+	statuses, errs := make([]*runtimeapi.ContainerStatus, len(answer.Containers)), make([]error, len(answer.Containers))
+	r.ask(ctx, pod, len(statuses), func(ctx context.Context, i int) {
+		statuses[i], errs[i] = r.containerStatus(ctx, answer.Containers[i])
+	})
+	for i, c := range answer.Containers {
 		listed[c.Id] = true
-		s, err := r.containerStatus(ctx, c)
+		s, err := statuses[i], errs[i]
 		if status.Code(err) == codes.NotFound {
 			continue // it was removed in the meantime
 		}
 		if err != nil {
-			return nil, fmt.Errorf("container %v: %w", idOf(c), err)
+			failed[idOf(c).Pod] = fmt.Errorf("container %v: %w", idOf(c), err)
+			continue
 		}
 		found := container(c, s)
 		found.RuntimeID = scheme + c.Id
@@ -78,7 +124,7 @@ func (r *Runtime) List(ctx context.Context, pod types.UID) ([]podruntime.Contain
 	if pod == "" {
 		r.forgetStatuses(listed)
 	}
-	return list, nil
+	return list, failed.err(ctx)
 }
 
 // containerStatus returns the status of a container. Those of running and exited

@@ -93,6 +93,7 @@ type Runtime struct {
 
 	pulledImages pulledImages
 	follow       runningList
+	patience     time.Duration // listPatience, but in tests
 
 	mu       sync.Mutex
 	version  string                                  // the last answer of Version
@@ -140,8 +141,8 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	return &Runtime{
-		pulledImages: pulledImages{dir: cfg.PullDir, pulling: map[string]int{}},
-		cfg:          cfg, conn: conn, client: runtimeapi.NewRuntimeServiceClient(conn), images: runtimeapi.NewImageServiceClient(conn),
+		pulledImages: pulledImages{dir: cfg.PullDir, pulling: map[string]int{}}, patience: listPatience,
+		cfg: cfg, conn: conn, client: runtimeapi.NewRuntimeServiceClient(conn), images: runtimeapi.NewImageServiceClient(conn),
 		pulls: newPullPlaces(cfg.MaxPulls), statuses: map[string]*runtimeapi.ContainerStatus{}, boxes: map[string]*runtimeapi.PodSandboxStatus{},
 	}, nil
 }

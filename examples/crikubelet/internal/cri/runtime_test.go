@@ -52,10 +52,29 @@ func TestContract(t *testing.T) {
 				Exits:    func(code int) corev1.Container { return container0("exit", fmt.Sprint(code)) },
 				Command:  func(code int) []string { return []string{"exit", fmt.Sprint(code)} },
 				Hangs:    []string{"sleep"},
-				Timeout:  20 * time.Second,
+				Mute: func(_ testing.TB, r podruntime.Runtime, pod types.UID) func() {
+					return mute(r.(*Runtime), servers[r], pod)
+				},
+				Timeout: 20 * time.Second,
 			})
 		})
 	}
+}
+
+// mute makes the statuses of a pod hang, for a Runtime that has not read them before.
+func mute(r *Runtime, server *criserver.Server, pod types.UID) (unmute func()) {
+	setHangs := func(pod string) {
+		server.Lock()
+		defer server.Unlock()
+		server.Hangs = pod
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.patience = 300 * time.Millisecond
+	clear(r.statuses)
+	clear(r.boxes)
+	setHangs(string(pod))
+	return func() { setHangs("") }
 }
 
 // set makes the sandbox of a pod and returns the spec of its container.

@@ -46,22 +46,26 @@ func (r *Runtime) ListPods(ctx context.Context, pod types.UID) ([]podruntime.San
 	}
 	seen := map[string]bool{}
 	listed := map[string]bool{}
-	var list []podruntime.Sandbox
+	var newest []*runtimeapi.PodSandbox
 	for _, s := range all {
 		uid := s.Labels[labelUID]
 		listed[s.Id] = true
-		if seen[uid] {
-			continue // an older one
+		if !seen[uid] {
+			newest = append(newest, s)
 		}
 		seen[uid] = true
-		found, err := r.sandbox(ctx, s)
-		if status.Code(err) == codes.NotFound {
-			continue
+	}
+	found, errs := make([]podruntime.Sandbox, len(newest)), make([]error, len(newest))
+	r.ask(ctx, pod, len(newest), func(ctx context.Context, i int) { found[i], errs[i] = r.sandbox(ctx, newest[i]) })
+	failed := unknown{}
+	var list []podruntime.Sandbox
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			list = append(list, found[i])
+		case status.Code(err) != codes.NotFound: // it was not removed in the meantime
+			failed[found[i].Pod] = err
 		}
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, found)
 	}
 	if pod == "" {
 		r.mu.Lock()
@@ -72,7 +76,7 @@ func (r *Runtime) ListPods(ctx context.Context, pod types.UID) ([]podruntime.San
 			}
 		}
 	}
-	return list, nil
+	return list, failed.err(ctx)
 }
 
 // sandbox returns a sandbox with its addresses, which do not change while it is

@@ -46,6 +46,8 @@ type Server struct {
 	Containers map[string]*Container
 	// Fail returns the error of a call by the name of its method, or nil.
 	Fail func(method string) error
+	// Hangs says that PodSandboxStatus and ContainerStatus of a pod do not answer.
+	Hangs string
 	// Calls counts calls by method.
 	Calls map[string]int
 	// Events has the server report events. EndEvents has it end their stream at once, as
@@ -197,12 +199,15 @@ func (s *Server) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSand
 }
 
 // PodSandboxStatus implements the CRI.
-func (s *Server) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (s *Server) PodSandboxStatus(ctx context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	s.Lock()
 	defer s.Unlock()
 	b := s.Sandboxes[r.PodSandboxId]
 	if b == nil {
 		return nil, notFound(r.PodSandboxId)
+	}
+	if err := s.answer(ctx, b.Config.Metadata.Uid); err != nil {
+		return nil, err
 	}
 	pid := 4711
 	if b.Lost {
@@ -213,6 +218,17 @@ func (s *Server) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxSta
 		out.Info = map[string]string{"info": fmt.Sprintf(`{"pid":%d,"processStatus":"running"}`, pid)}
 	}
 	return out, nil
+}
+
+// answer waits for the end of ctx if the pod hangs. The lock must be held.
+func (s *Server) answer(ctx context.Context, pod string) error {
+	if s.Hangs != pod {
+		return nil
+	}
+	s.Unlock()
+	defer s.Lock()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func selected(filter, labels map[string]string) bool {
@@ -399,12 +415,15 @@ func (s *Server) ListContainers(_ context.Context, r *runtimeapi.ListContainersR
 }
 
 // ContainerStatus implements the CRI.
-func (s *Server) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (s *Server) ContainerStatus(ctx context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	s.Lock()
 	defer s.Unlock()
 	c := s.Containers[r.ContainerId]
 	if c == nil {
 		return nil, notFound(r.ContainerId)
+	}
+	if err := s.answer(ctx, s.Sandboxes[c.Box].Config.Metadata.Uid); err != nil {
+		return nil, err
 	}
 	return &runtimeapi.ContainerStatusResponse{Status: c.Status}, nil
 }

@@ -148,6 +148,17 @@ func TestRuntimeKeepsItsContract(t *testing.T) {
 		Exits:   func(code int) corev1.Container { return script(fmt.Sprintf("exit %d", code)) },
 		Command: func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("echo output; exit %d", code)} },
 		Hangs:   []string{"sleep", "1000"},
+		Mute: func(t testing.TB, r podruntime.Runtime, pod types.UID) func() { // a file that can't be read
+			file := filepath.Join(r.(*Runtime).dir(podruntime.ContainerID{Pod: pod, Name: "main"}), "running.json")
+			if err := errors.Join(os.Rename(file, file+".kept"), os.WriteFile(file, []byte("{"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				if err := os.Rename(file+".kept", file); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
 	})
 }
 

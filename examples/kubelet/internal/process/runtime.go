@@ -115,23 +115,39 @@ func (r *Runtime) dir(id podruntime.ContainerID) string {
 
 func (r *Runtime) log(id podruntime.ContainerID) string { return r.dir(id) + ".log" }
 
+// listPatience is the time that shims may take in a list of all pods. If one of them hangs, each pod
+// behind it that also needs to wait for a shim is listed alone.
+const listPatience = 5 * time.Second
+
 // List implements podruntime.Runtime.
 func (r *Runtime) List(ctx context.Context, pod types.UID) ([]podruntime.Container, error) {
 	var list []podruntime.Container
+	unknown, asked := map[types.UID]error{}, ctx
+	if pod == "" {
+		var cancel context.CancelFunc
+		asked, cancel = context.WithTimeout(ctx, listPatience)
+		defer cancel()
+	}
 	err := r.cfg.Root.eachDir(string(pod), func(uid, name, dir string) error {
 		attempt, err := strconv.Atoi(dir)
 		if err != nil {
 			return nil // of a command, or being removed
 		}
-		c, err := r.container(ctx, podruntime.ContainerID{Pod: types.UID(uid), Name: name, Attempt: attempt})
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed in the meantime
+		c, err := r.container(asked, podruntime.ContainerID{Pod: types.UID(uid), Name: name, Attempt: attempt})
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // removed in the meantime
+		case err != nil:
+			unknown[c.ID.Pod] = fmt.Errorf("container %v: %w", c.ID, err)
+		default:
+			list = append(list, c)
 		}
-		list = append(list, c)
-		return err
+		return ctx.Err()
 	})
 	if err != nil {
 		return nil, err
+	}
+	if len(unknown) > 0 {
+		return list, &podruntime.ListError{Pods: unknown}
 	}
 	return list, nil
 }
