@@ -68,9 +68,9 @@ type Room[T any] struct {
 	Name string
 	// Limit is the time after which the context of a call ends, and its answer is none.
 	Limit time.Duration
-	// Patience is the time that Visit waits, and Briefly the time that it waits if the last
-	// call of the line took longer than Patience.
-	Patience, Briefly time.Duration
+	// Patience is the time that Visit waits. It does not wait if the last call of the line
+	// took longer than that.
+	Patience time.Duration
 	// Fresh makes Visit ask again if it comes later than Limit after the start of a call that
 	// has returned in time. It is for a caller that acts on the answer at once.
 	Fresh bool
@@ -139,7 +139,7 @@ func (r *Room[T]) Ask(ctx context.Context, subject string, line *Line[T], f func
 func (r *Room[T]) Visit(ctx context.Context, subject string, line *Line[T], f func(context.Context) (T, error)) (value T, err error, wait time.Duration, ok bool) {
 	patience := r.Patience
 	if line.slow {
-		patience = r.Briefly
+		patience = 0
 	}
 	for {
 		r.mu.Lock()

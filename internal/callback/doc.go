@@ -27,8 +27,8 @@
 //
 // Ask is for a caller with a goroutine of its own. It waits for as long as Limit.
 //
-// Visit is for a worker that many subjects share. It waits for Patience, or for Briefly if
-// the last call of the line took longer than Patience. Then the worker leaves, and the
+// Visit is for a worker that many subjects share. It waits for Patience, or not at all if
+// the last call of the line took longer than that. Then the worker leaves, and the
 // question stays open: when the call returns, Late is called, which must have the subject
 // visited again, and that visit takes the answer. A visit that comes in the meantime asks
 // the same question again. So after an answer that such a visit had no part in, Late is
@@ -39,7 +39,10 @@
 //
 // [Calls] are for a caller with a goroutine of its own that keeps the state of each call
 // itself. The setters and health checks of nodestatus are called so: whether the late
-// values of a setter are worth another round is a decision about the status.
+// values of a setter are worth another round is a decision about the status. So its core,
+// which starts no goroutine and has no clock, records which of them was late the last time.
+// A Line does so for the functions that a Room calls. No function has both records, so
+// they can't contradict each other.
 //
 // # The end
 //

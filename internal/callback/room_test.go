@@ -34,7 +34,7 @@ type program struct {
 }
 
 func newProgram() *program {
-	p := &program{Room: Room[int]{Name: "Gate", Limit: limit, Patience: patience, Briefly: time.Millisecond}, begun: time.Now()}
+	p := &program{Room: Room[int]{Name: "Gate", Limit: limit, Patience: patience}, begun: time.Now()}
 	p.Late = func(string) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -200,7 +200,7 @@ func TestAVisitComesBackForTheAnswer(t *testing.T) {
 			t.Errorf("answer %d, %v, %v", n, err, ok)
 		}
 		begun := time.Now()
-		if _, _, _, ok := p.visit(t); ok || time.Since(begun) != time.Millisecond {
+		if _, _, _, ok := p.visit(t); ok || time.Since(begun) > 0 {
 			t.Errorf("a line that was slow: %v after %v", ok, time.Since(begun))
 		}
 		p.took.Store(0)

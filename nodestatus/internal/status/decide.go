@@ -829,7 +829,9 @@ const (
 	arrived           // ended alone with a result that no round has seen yet
 )
 
-// A call is the state of one setter or health check of a node.
+// A call is the state of one setter or health check of a node. A gate has none: a Room of
+// package callback calls it and records whether it was slow. Setters and checks have no
+// Room, because what a late result is worth is a decision about the status.
 type call struct {
 	phase  callPhase
 	slow   bool   // the last call that ended was late
