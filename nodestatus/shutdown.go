@@ -49,24 +49,25 @@ func (c *Controller) release(ctx context.Context, n *node) (bool, error) {
 	var phase status.Phase
 	var shown *corev1.Node
 	n.read(func(s *status.State) { phase, shown = s.Phase(), s.Node() })
-	switch phase {
-	case status.Unsure: // whether the Node was created only a read can tell
-		var err error
-		if shown, _, err = c.requests.send(ctx, n.name, request{do: status.Read}); err != nil {
-			return true, err
-		}
-	case status.Registered:
-	default:
+	if phase != status.Unsure && phase != status.Registered {
 		return false, nil
+	}
+	last := func() error {
+		if shown == nil { // whether the Node was created only a read can tell
+			read, _, err := c.requests.send(ctx, n.name, request{do: status.Read})
+			if err != nil {
+				return err
+			}
+			shown = read
+		}
+		if c.cfg.OnShutdown == ShutdownUnregister {
+			return c.requests.remove(ctx, n.name, shown.UID)
+		}
+		return c.writeNotReady(ctx, n, shown)
 	}
 	retries := backoff.Policy{Base: 200 * time.Millisecond, Cap: 7 * time.Second}
 	for failures := 1; ; failures++ {
-		var err error
-		if c.cfg.OnShutdown == ShutdownUnregister {
-			err = c.requests.remove(ctx, n.name, shown.UID)
-		} else {
-			err = c.writeNotReady(ctx, n, shown)
-		}
+		err := last()
 		if err == nil || judge(err, n.name) != status.Away {
 			return true, err
 		}
