@@ -30,8 +30,10 @@ const (
 
 // A Codec turns a payload into the program's configuration.
 //
-// Decode and Validate may take 30 s together. If they take longer, the payload is
-// rejected, and the controller no longer waits for the call. A panic counts as an error.
+// The functions are called by Boot and Run, one at a time, unless an earlier call has not
+// returned in time. Decode and Validate may take 30 s together. If they take longer, the
+// payload is rejected, and the controller no longer waits for the call. An error of Decode
+// rejects the payload, and a panic counts as an error.
 // If they end the process (os.Exit, stack overflow, out of memory), the payload is
 // rejected after Trial.Attempts processes have ended in this way.
 type Codec[T any] struct {
@@ -46,7 +48,8 @@ type Codec[T any] struct {
 	Validate func(T) error
 	// Default returns the built-in configuration. It runs while no configuration is
 	// assigned, and if no other can run. It has no deadline, and Validate does not check
-	// its result. With it, Boot can't fail because of the content of the disk. Nil means
+	// its result. With it, Boot can't fail because of the content of the disk, unless Default
+	// returns an error. Nil means
 	// that there is no built-in configuration. Then Boot returns a NoConfigError until
 	// another process has stored the first configuration.
 	Default func() (T, error)
@@ -114,7 +117,8 @@ type Config[T any] struct {
 	// fields.
 	Trial Trial
 	// Apply makes the running process use a configuration. It is called by Run, one
-	// call at a time, and must be repeatable. If it returns an error, a configuration on
+	// call at a time, and must be repeatable. It must return when ctx is done, which is after
+	// 30 seconds. If it returns an error, a configuration on
 	// trial is rejected, and Apply is called with the fallback. If it is nil, a change
 	// needs a restart, and Run returns ErrRestart. Run also does so if a call of Apply or
 	// Trial.Health has not returned, because nothing else can then be applied or checked
@@ -126,14 +130,15 @@ type Config[T any] struct {
 	// wraps ErrRefused rejects the payload. After any other error, Admit is called again,
 	// first after up to 10 seconds, later after up to 5 minutes. If it is nil, every
 	// payload is admitted. Admit is not called before a roll-back to the last-known-good
-	// configuration. It must return when ctx is done, which is after 30 seconds. While a
-	// call hangs, Admit is not called again, so no later payload is admitted, and
+	// configuration. There is one call at a time. It must return when ctx is done, which is
+	// after 30 seconds. While a call hangs, Admit is not called again, so no later payload is admitted, and
 	// ErrorHandler reports that.
 	Admit func(ctx context.Context, p Payload) (wait time.Duration, err error)
 	// Redact returns the text of an error of Decode, Validate, Health, Apply or Admit,
 	// for the status, the events and the store. The first 200 bytes are used. Set it if
-	// such errors may contain secrets, as those of Flux did (kustomize-controller #420). If it is nil, the text is err.Error(). If it panics,
-	// the panic is reported, and the text has nothing of the error. It must not block.
+	// such errors may contain secrets, as those of Flux did (kustomize-controller #420). It
+	// is called by any goroutine and must not block. If it panics, the panic is reported,
+	// and the text has nothing of the error. If it is nil, the text is err.Error().
 	Redact func(err error) string
 
 	// Name is the name in logs and health checks. Default: DefaultName.
@@ -141,7 +146,8 @@ type Config[T any] struct {
 	// ErrorHandler is called with errors that the controller recovers from.
 	// Repeats of the same class are suppressed until the same operation succeeds. The error
 	// of a panic in a function of Config has a method Stack() []byte, which errors.As finds.
-	// ErrorHandler is called synchronously by Boot and Run and must not block. Default: the
+	// Boot and Run call ErrorHandler synchronously, one call at a time, and it must not
+	// block. Default: the
 	// errors are logged with the logger of Boot's and Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks are called when the state changes. Default: none.

@@ -65,7 +65,8 @@ type LeadFunc func(ctx context.Context, term Term) error
 // It is called at most once in a term, by a timer, in its own goroutine: also while a hook
 // or the API server hangs, and while Run and other hooks go on. It is not called while the
 // lease is renewed, however long the work takes to return, because no other candidate
-// leads then. Run does not return before it has returned. A panic in it is not recovered.
+// leads then. It has no deadline, and Run does not return before it has returned. A panic
+// in it is not recovered.
 type OverrunFunc func(err error)
 
 // Config configures a Candidate. The zero value of every optional field means

@@ -173,7 +173,7 @@ type Config struct {
 	// dead connection is noticed only after 45 s (HTTP/2 idle time 30 s, ping
 	// timeout 15 s). CloseAll of a dialer of k8s.io/client-go/util/connrotation
 	// closes them. CloseIdleConnections of a transport is not enough, because other
-	// calls may be using the connection. The function is called from a worker and
+	// calls may be using the connection. One worker at a time calls the function, which
 	// must not block. An API server that throttles (429) has answered. The
 	// controller sees this through GotFirstResponseByte of net/http/httptrace, so a
 	// transport that does not come from net/http must call it. Default: none.
@@ -202,8 +202,9 @@ type Config struct {
 	// ErrorHandler is called with errors that the controller recovers from. While
 	// nodes fail with errors of one class, it is called for the first error only, but
 	// [Hooks.Failed] for each one. The error of a panic in a function of Config has a
-	// method Stack() []byte, which errors.As finds. ErrorHandler is called synchronously
-	// and must not block. Default: the errors are logged with the logger of Run's context.
+	// method Stack() []byte, which errors.As finds. ErrorHandler is called synchronously,
+	// by several goroutines at a time, and must not block. Default: the errors are logged
+	// with the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in docs/operations.md.
 	// Default: none.

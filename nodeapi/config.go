@@ -82,10 +82,13 @@ type Config struct {
 	Checks []Check
 	// Metrics serves /metrics if it is set.
 	Metrics http.Handler
-	// ProbeMetrics serves /metrics/probes if it is set. kube-prometheus reads it.
+	// ProbeMetrics serves /metrics/probes if it is set. The chart kube-prometheus-stack
+	// reads it (kubelet.serviceMonitor.probes).
 	ProbeMetrics http.Handler
 	// Configz, if it is set, returns a value that /configz serves as JSON. It must
-	// remove secrets from that value. Sonobuoy collects it from each node.
+	// remove secrets from that value. It is called for each request, for several at the same
+	// time, and must answer from memory. An error or a panic is answered with 500. Sonobuoy
+	// collects the value from each node (sonobuoy#465).
 	Configz func() (any, error)
 	// Pprof serves /debug/pprof, which shows the command line and the memory of
 	// the process. Clients need the permission nodes/proxy. OpenShift's must-gather collects
@@ -104,7 +107,8 @@ type Config struct {
 	// ClientCA is a PEM bundle with the CAs of client certificates.
 	ClientCA []byte
 	// Authenticator replaces client certificates and TokenReviews if it is set, as the Auth
-	// of virtual-kubelet's nodeutil can.
+	// of virtual-kubelet's nodeutil can. Supernetes replaces them in clusters whose web
+	// console sends no credentials.
 	Authenticator authenticator.Request
 	// Authorizer replaces SubjectAccessReviews if it is set. See Authenticator.
 	Authorizer authorizer.Authorizer
@@ -114,7 +118,8 @@ type Config struct {
 	// DefaultStreamIdleTimeout.
 	StreamIdleTimeout time.Duration
 	// StreamCreationTimeout is the time that a client has to create the streams of a
-	// connection. virtual-kubelet's nodeutil has a field of that name. Default:
+	// connection. virtual-kubelet's nodeutil has a field of that name, and
+	// k8s-runpod-controller sets both. Default:
 	// DefaultStreamCreationTimeout.
 	StreamCreationTimeout time.Duration
 	// CallTimeout is the deadline of each API request and of each call of StatsSource and
@@ -124,14 +129,15 @@ type Config struct {
 	// done. After that their connections are closed. Default: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
 
-	// ErrorHandler is called with errors that the Server recovers from. It must
-	// not block.
+	// ErrorHandler is called with errors that the Server recovers from. It may be called by
+	// several goroutines at a time, and must not block.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks are called when something happens.
 	Hooks Hooks
 }
 
-// A Check is a named health check, as in k8s.io/apiserver/pkg/server/healthz.
+// A Check is a named health check, as in k8s.io/apiserver/pkg/server/healthz. It is called
+// for each request, for several at the same time.
 type Check interface {
 	// Name is the last path element of the check.
 	Name() string

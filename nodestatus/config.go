@@ -95,7 +95,8 @@ type HealthCheck func(ctx context.Context, nodeName string) error
 // a node does not answer, its status can't be written, so after a while Live returns an error.
 type GateFunc func(ctx context.Context, nodeName string) error
 
-// A Lease says which of several processes acts for a node. A *lease.Controller is one.
+// A Lease says which of several processes acts for a node. A *lease.Controller is one. Its
+// methods are called for different nodes at the same time.
 type Lease interface {
 	// Holds is a [GateFunc].
 	Holds(ctx context.Context, nodeName string) error
@@ -216,8 +217,8 @@ type Config struct {
 	// first 15 s of a node are logged at V4 only, because a program that starts may not be
 	// ready yet. The error of a panic in a function of Config has a method Stack() []byte,
 	// which errors.As finds.
-	// ErrorHandler is called synchronously and must not block. Default: the errors are
-	// logged with the logger of Run's context.
+	// ErrorHandler is called synchronously, by several goroutines at a time, and must not
+	// block. Default: the errors are logged with the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in docs/operations.md.
 	// Default: none.

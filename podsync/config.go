@@ -98,7 +98,10 @@ type Config struct {
 	// informer, which selects spec.nodeName=NodeName on the server.
 	Informer cache.SharedIndexInformer
 	// Owns reports whether the Controller runs a pod of Informer. It must not
-	// change the pod, and its result must not change during the pod's life.
+	// change the pod, and its result must not change during the pod's life. It is called when
+	// the Informer shows a pod for the first time, by a handler of the Informer, and must
+	// answer from memory. After a panic, which is reported, the pod is not taken until the
+	// next List calls Owns again; that call may be made at the same time as one of a handler.
 	// Default: the pods bound to NodeName; with Fleet, those bound to any node.
 	Owns func(pod *corev1.Pod) bool
 	// Fleet makes the Controller run all pods of Informer that are bound to a node.
@@ -160,8 +163,8 @@ type Config struct {
 	// ErrorHandler is called with errors that the controller recovers from. Repeats
 	// of the same class are suppressed until a call succeeds;
 	// [Hooks.ProviderCall] and [Hooks.APICall] get every error. It is called
-	// synchronously and must not block. Default: the errors are logged with the logger of
-	// Run's context.
+	// synchronously, by several goroutines at a time, and must not block. Default: the
+	// errors are logged with the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records Warning events: see docs/operations.md.
 	// Default: none.
@@ -175,7 +178,8 @@ type Config struct {
 	// HostIPs returns the addresses of a node, the primary one first. They become
 	// status.hostIP and hostIPs, unless the provider reports others. They also become podIP
 	// and podIPs of a pod that uses the host's network. HostIPs is called before each
-	// status write, and must answer from memory. Default: none.
+	// status write, for several pods at the same time, and must answer from memory. After a
+	// panic, which is reported, the status is written without addresses. Default: none.
 	HostIPs func(nodeName string) []string
 	// Hooks observe calls, requests and stages. Default: none.
 	Hooks Hooks

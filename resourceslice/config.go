@@ -78,8 +78,8 @@ type Config struct {
 	// DRADeviceCompatibilityGroups, off by default in Kubernetes 1.37), or a taint with the
 	// effect NoSchedule or NoExecute. By default such a device is not published, because
 	// partitions that exclude each other could be allocated at the same time. The DRA helper
-	// (k8s.io/dynamic-resource-allocation/resourceslice) always publishes it, so a driver that
-	// comes from there may rely on that.
+	// (k8s.io/dynamic-resource-allocation/resourceslice) always publishes it and reports the
+	// field (kubernetes#131246), so a driver that comes from there may rely on that.
 	//
 	// If other fields are dropped, the device is always published. Without
 	// bindingConditions a Pod is bound before its device is ready, and waits when the
@@ -102,8 +102,9 @@ type Config struct {
 	// HandleError of its kubeletplugin.DRAPlugin must wrap each with
 	// kubeletplugin.ErrRecoverable, because the upstream examples and most drivers exit on
 	// all other errors. The error of a panic in a function of Config has a method
-	// Stack() []byte, which errors.As finds. ErrorHandler is called synchronously and must
-	// not block. Default: the errors are logged with the logger of Run's context.
+	// Stack() []byte, which errors.As finds. ErrorHandler is called synchronously, by
+	// several goroutines at a time, and must not block. Default: the errors are logged with
+	// the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks are called after writes and publishes. Default: none.
 	Hooks Hooks

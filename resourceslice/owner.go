@@ -26,8 +26,8 @@ import (
 // because the owner may have been re-created with another UID. No
 // slice that needs its answer is created while it returns an error. An error for which
 // [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is true means that the owner
-// does not exist yet, and is not reported. A panic is an error. It must return when ctx
-// is done, which is after ten seconds.
+// does not exist yet, and is not reported. A panic is an error. There is one call at a time,
+// which must return when ctx is done, which is after ten seconds.
 type OwnerFunc func(ctx context.Context) (metav1.OwnerReference, error)
 
 // NodeOwner returns an [OwnerFunc] that makes a Node the owner. Each call costs

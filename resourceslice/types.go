@@ -39,8 +39,8 @@ type Pool struct {
 	Devices []resourcev1.Device
 	// Ordered makes the order of Devices a part of the content: it holds across all
 	// slices, at all times, and another order is a change. That takes a write of all
-	// slices if a device must move to another slice. With the DRA helper a driver has that
-	// order, because it fills the slices itself. Default: false.
+	// slices if a device must move to another slice. Drivers whose devices the scheduler must
+	// try in an order need it (KEP-5773, kubernetes#136641). Default: false.
 	Ordered bool
 	// SharedCounters are the counter sets that devices consume from. They need
 	// an API server that serves resource.k8s.io/v1 in the layout of Kubernetes

@@ -41,12 +41,15 @@ type Config struct {
 	// it. Default: none.
 	NodeProvider node.NodeProvider
 	// NodeChanged is called when NodeProvider has reported a new Node, for example to
-	// call Trigger of a nodestatus.Controller. It must not block. Default: none.
+	// call Trigger of a nodestatus.Controller. The goroutine of the provider that reports the
+	// Node calls it, maybe several at the same time. It must not block, and a panic in it is
+	// one of the provider. Default: none.
 	NodeChanged func()
 	// Controller returns the controller that uses the adapter as its provider, or nil
 	// before there is one. It is needed if the provider returns pods without their names,
 	// annotations or containers. Then the adapter takes these from the controller for pods
-	// that an earlier process has started. Default: none.
+	// that an earlier process has started. It is called at any time, from any goroutine, and
+	// must answer from memory. Default: none.
 	Controller func() *podsync.Controller
 	// EventRecorder records the events of virtual-kubelet about pods, such as
 	// ProviderCreateSuccess, and about missing references, such as
@@ -55,12 +58,13 @@ type Config struct {
 	// CreateError replaces an error of CreatePod by an error of [podsync.Provider] Start.
 	// An error of podsync.Reject fails the pod. After any other error CreatePod is called
 	// again. Set it for a provider that returns temporary errors as invalid input, or if
-	// users of the provider rely on [FailNever]. Default: [RejectInvalid].
+	// users of the provider rely on [FailNever]. It is called for several pods at the
+	// same time, and must not block. Default: [RejectInvalid].
 	CreateError func(pod *corev1.Pod, err error) error
 	// NotFound reports whether an error of GetPod, GetPodStatus or DeletePod says that the
 	// provider does not hold the pod. Set it for a provider with an error of its own for that:
-	// while another error might mean it, a pod that ran is neither started nor stopped.
-	// Default: [IsNotFound].
+	// while another error might mean it, a pod that ran is neither started nor stopped. It is
+	// called for several pods at the same time, and must not block. Default: [IsNotFound].
 	NotFound func(err error) bool
 	// ListOnce makes the adapter call GetPods only once, when Run begins, as
 	// virtual-kubelet does. Set it for a provider whose GetPods starts a loop, or returns

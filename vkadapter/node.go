@@ -92,7 +92,7 @@ type NodeConfig struct {
 
 	// Adapter, Pods, Status, Lease and Server may change the configurations that NewNode
 	// has made, for example policies, hooks, certificates and intervals. NewNode calls each
-	// once. Default: the configurations are not changed.
+	// once, one after another, and they have no deadline. Default: the configurations are not changed.
 	Adapter func(*Config)
 	Pods    func(*podsync.Config)
 	Status  func(*nodestatus.Config)

@@ -78,7 +78,9 @@ type Config struct {
 	// LeaseCandidate. It gets Priority and Attributes only for candidates of package
 	// election, because only these store them, in an annotation. If a strategy panics, the
 	// controller reports this and tries again for that Lease. Candidates need it whose
-	// election has a strategy of the program, such as election.HighestPriority. Default: none.
+	// election has a strategy of the program, such as election.HighestPriority: Kubernetes
+	// leaves the Leases of such third-party strategies to a controller of their own
+	// (kubernetes#129973). Default: none.
 	Strategies []election.Strategy
 
 	// Name is the name in logs and health checks. Default:

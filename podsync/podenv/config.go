@@ -49,13 +49,15 @@ type Config struct {
 	Nodes corev1client.NodesGetter
 	// Allocatable returns the node's allocatable resources. They replace limits of
 	// cpu, memory and ephemeral storage that a pod doesn't set. It is called at any
-	// time, from any goroutine. Default: such limits have the value 0.
+	// time, from any goroutine, and must answer from memory. A panic in it, or in ReadFile,
+	// reaches the caller of the Resolver. Default: such limits have the value 0.
 	Allocatable func() corev1.ResourceList
 	// ReadFile returns the content of a file in a volume of the pod, for variables with
 	// a fileKeyRef (KEP-3721), or fs.ErrNotExist. The path is slash-separated and local,
 	// as filepath.IsLocal has it. But ReadFile must make sure that no symbolic link
-	// leads out of the volume, for example with os.Root. Default: none, and such
-	// variables are an error.
+	// leads out of the volume, for example with os.Root. It is called for several pods at the
+	// same time, and must return when ctx is done, which is the context of the caller of the
+	// Resolver. Default: none, and such variables are an error.
 	ReadFile func(ctx context.Context, pod *corev1.Pod, volume, path string) ([]byte, error)
 
 	// ServiceAge is the greatest age of a list of Services. A container doesn't get the
@@ -87,7 +89,8 @@ func (cfg *Config) complete() error {
 	return lifecycle.InvalidConfig("podenv", problems)
 }
 
-// CertificatesClient is the part of the client that Config.Certificates needs.
+// CertificatesClient is the part of the client that Config.Certificates needs. It is called
+// for different pods at the same time.
 type CertificatesClient interface {
 	certificatesv1client.ClusterTrustBundlesGetter
 	certificatesv1client.PodCertificateRequestsGetter

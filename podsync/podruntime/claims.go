@@ -23,7 +23,8 @@ import (
 )
 
 // DRADrivers calls the DRA drivers of the node. It is handed in, so that this module
-// does not require grpc.
+// does not require grpc. Its methods are called for different pods at the same time, in the
+// goroutine and with the context of the caller of [Claims].
 type DRADrivers interface {
 	// Prepare calls NodePrepareResources of a driver for one claim.
 	Prepare(ctx context.Context, driver string, claim ClaimReference) ([]ClaimDevice, error)

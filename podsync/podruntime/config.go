@@ -53,24 +53,29 @@ type Config struct {
 
 	// Allocatable returns the resources that all pods together may request. A pod that
 	// exceeds them is not admitted, and a resize that does must wait. It is called at any
-	// time, from any goroutine. Default: no limit.
+	// time, from any goroutine, and must answer from memory. Default: no limit.
 	Allocatable func() corev1.ResourceList
 	// Node returns the Node as this process saw it last, or nil if it is not known
 	// yet. A pod is rejected if its node selector or required node affinity does not
-	// match the Node's labels, or if it does not tolerate a NoExecute taint. Default:
-	// labels and taints are not compared.
+	// match the Node's labels, or if it does not tolerate a NoExecute taint. Admit
+	// calls it, for one pod at a time, and it must answer from memory. Default: labels and
+	// taints are not compared.
 	Node func() *corev1.Node
-	// ReadNode reads the Node from the API. Admit calls it before it rejects a pod
-	// because of labels or taints. Default: the result of Node is used.
+	// ReadNode reads the Node from the API. Admit calls it, for one pod at a time, before it
+	// rejects a pod because of labels or taints. It must return when ctx is done, which is
+	// after ten seconds at most. After an error Admit is called again. Default: the result of Node is used.
 	ReadNode func(ctx context.Context) (*corev1.Node, error)
 	// Evict stops a pod that exceeds the size limit of an emptyDir volume or its limit
-	// of ephemeral storage. Use Evict of the podsync.Controller. Default: these limits
+	// of ephemeral storage. Use Evict of the podsync.Controller. It is called for one pod at
+	// a time, and must not block. After an error, which is reported, it is called again when
+	// the pod has been measured again. Default: these limits
 	// are not enforced on disks.
 	Evict func(ref podsync.Ref, eviction podsync.Eviction) error
 	// Pod returns the newest version of a pod, or nil. It is needed for labels and
 	// annotations, because Update may not be called when they change. Volumes with
 	// labels and annotations follow changes, and each start of a container uses the newest
-	// values. Default: the version of the last call of Start or Update.
+	// values. It is called for several pods at the same time, and must answer from memory.
+	// Default: the version of the last call of Start or Update.
 	Pod func(ref podsync.Ref) *corev1.Pod
 	// GRPC runs gRPC probes. Default: none, and pods with such probes are rejected.
 	GRPC GRPCProber
@@ -96,7 +101,7 @@ type Config struct {
 	// without it. Without Sealer, a container with a variable from a Secret waits until the
 	// API server is back. So does a pod whose Secrets or tokens were in a tmpfs when the
 	// machine was restarted. A machine with a TPM can keep the key there, as systemd-creds
-	// does. Default: none.
+	// does. Users of edge nodes ask for that (kubeedge#4272). Default: none.
 	Sealer podenv.Sealer
 	// MaxStarts is the largest number of containers and sandboxes that are being started
 	// at once. Containers of pods that have a sandbox come first, and then the oldest pods.

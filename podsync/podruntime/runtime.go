@@ -319,7 +319,8 @@ type VolumePlugin interface {
 }
 
 // A GRPCProber checks the health service of a gRPC server (GRPCAction). It is
-// handed in, so that this module does not require grpc.
+// handed in, so that this module does not require grpc. It is called for different
+// containers at the same time. A panic is an error of the probe.
 type GRPCProber interface {
 	// ProbeGRPC returns nil if the service at address is serving.
 	ProbeGRPC(ctx context.Context, address, service string) error

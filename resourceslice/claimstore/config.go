@@ -91,7 +91,8 @@ type Config[S any] struct {
 	// Required. Unprepare undoes everything that was done for a claim. It must succeed
 	// if nothing is left to undo, because it is called again after an error and after a
 	// crash. For one claim there is one call at a time, even if several processes share
-	// Dir. For different claims it is called concurrently. A panic counts as an error.
+	// Dir. For different claims it is called concurrently. It has no deadline of its own:
+	// its context is that of the method Unprepare or of Run. A panic counts as an error.
 	Unprepare func(ctx context.Context, claim Claim, state S, phase Phase) error
 
 	// Restore looks at the effects of a claim that is recorded as prepared, such as a CDI
@@ -111,8 +112,9 @@ type Config[S any] struct {
 	// as an error. Default: the record counts as proof.
 	Restore func(ctx context.Context, claim Claim, state S) (S, error)
 	// Shared reports whether several claims may hold the whole device at once, for
-	// example because the driver divides the device's time among them. It must be safe for
-	// concurrent use. Default: it returns false for all devices.
+	// example because the driver divides the device's time among them. Prepare calls it for each
+	// device, for different claims concurrently, and it must answer from memory. A panic is an
+	// error of Prepare. Default: it returns false for all devices.
 	Shared func(Device) bool
 	// Interval is the time between two passes of Run. A pass sends one GET for each
 	// claim, and another one before it ends a claim. A claim that is gone keeps its
@@ -122,8 +124,8 @@ type Config[S any] struct {
 	// Name is the name of the store in logs and checks. Default: "claimstore".
 	Name string
 	// ErrorHandler is called with errors that Run recovers from, and if the store's file
-	// is damaged. Repeats of the same class are suppressed until a pass succeeds. It must
-	// not block. Default: the error is logged.
+	// is damaged. Repeats of the same class are suppressed until a pass succeeds. It may be
+	// called by several goroutines at a time, and must not block. Default: the error is logged.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 }
 
