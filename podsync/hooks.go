@@ -157,12 +157,17 @@ type MassOrphans struct {
 // the Controller forgets it.
 type Stage int
 
-// The stages in their order; StageOrphaned stands apart. A pod goes back only in these
-// cases. The provider has lost it and [Policy.Lost] lets it start again: from Running
-// to Starting. The provider broke its promise and runs it again: from Stopped or later
-// to Terminating. Another client has undone the end in the API: from Final or later
-// to Stopped. [Config.Gate] is closed: to Unsynced, or to Orphaned if the informer never
-// showed the pod.
+// The stages in their order; StageOrphaned stands apart. A pod goes back only in these cases:
+//
+//   - From Running to Starting: the provider has lost it, and [Policy.Lost] lets it start again.
+//   - From Stopped or later to Terminating: the provider broke its promise and runs it again. An
+//     orphan about which the API has not been asked goes back to Orphaned.
+//   - From Final or later to Stopped: another client has undone the end in the API, or the API has
+//     the pod again, for example because it was restored from a backup.
+//   - From Final to Waiting: the API has the pod again, and nothing of it was started.
+//   - From Released to Final: a pod that had stayed as completed is deleted.
+//   - From any stage to Unsynced: [Config.Gate] is closed. It is Orphaned if the informer never
+//     showed the pod.
 const (
 	// StageUnsynced: the provider has not yet said whether it holds the pod.
 	// Nothing is called and nothing written.

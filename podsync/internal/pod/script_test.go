@@ -111,10 +111,14 @@ func (w *script) apply(event Event) string {
 	if !w.begun {
 		w.begin(New(&w.rules, w.now, w.tick(), Saved{}))
 	}
+	from := w.state.Stage()
 	news, err := w.state.Apply(moment(w.now), event)
 	w.check()
 	after, _ := w.state.Apply(moment(w.now), Passed{})
 	w.check()
+	if to := w.state.Stage(); to != from && (to < from && from != Orphaned || to == Orphaned) && !mayGoBack(from, to, event) {
+		w.Errorf("a pod goes back from %s to %s by %T", stages[from], stages[to], event)
+	}
 	call, write := w.state.Next(w.now, Calls, true), w.state.Next(w.now, Writes, true)
 	parts := []string{stages[w.state.Stage()], describe(call), describe(write)}
 	if write.Urgent {
@@ -147,6 +151,25 @@ func (w *script) check() {
 	if w.trace = now; err != nil {
 		w.Error(err)
 	}
+}
+
+// mayGoBack reports whether an event may make a pod go back to a stage. The cases are those of the
+// comment of podsync.Stage.
+func mayGoBack(from, to Stage, event Event) bool {
+	switch event.(type) {
+	case GateClosed:
+		return to == Unsynced || to == Orphaned
+	case Reported:
+		return from >= Stopped && to == Terminating || from == Final && to == Orphaned // it runs again
+	case ListEnded, LossBelieved, Returned:
+		return from == Running && to == Starting // it was lost
+	case Vanished, NotFound:
+		return from == Released && to == Final // it had stayed as completed
+	case Seen, Read, SuspectAnswered:
+		begun := to == Waiting || to == Terminating // of what was not started, and may end at once
+		return from >= Final && to == Stopped || from == Released && to == Final || from == Final && begun
+	}
+	return false
 }
 
 var stages = [...]string{"Unsynced", "Waiting", "Starting", "Running", "Terminating", "Stopped", "Final", "Released", "Orphaned"}
@@ -243,6 +266,8 @@ func (w *script) edit(words []string) string {
 			pod.OwnerReferences = []metav1.OwnerReference{{Controller: new(true)}}
 		case "generation":
 			pod.Generation = n
+		case "observed": // in a backup
+			pod.Status.ObservedGeneration = n
 		case "undeleted": // in a backup
 			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 		case "version": // a backup is restored

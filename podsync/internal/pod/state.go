@@ -1277,7 +1277,9 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 		t.takeAnnotations(st.Annotations)
 		return
 	case Release:
-		t.becomeForgotten()
+		if t.Stopped() { // else a List shows that it runs again: it is stopped, and released once more
+			t.becomeForgotten()
+		}
 		return
 	case Start, Update:
 		if t.stands(c) {
@@ -1301,7 +1303,7 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 		if ev.Result == NoSuchPod {
 			st = &Report{Stopped: true}
 		}
-		if c.Over {
+		if c.Over && t.Stopped() {
 			t.becomeForgotten()
 			return
 		}
@@ -1356,7 +1358,7 @@ func (t *State) Stage() Stage {
 		return Unsynced
 	case t.Orphan() && !t.Stopped():
 		return Orphaned
-	case t.released(), t.Stopped() && t.final() && !t.deleted() && !t.Gone():
+	case t.Stopped() && (t.released() || t.final() && !t.deleted() && !t.Gone()):
 		return Released // it may disappear, or stays as completed
 	case t.Stopped() && (t.final() || t.Gone()):
 		return Final
