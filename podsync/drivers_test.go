@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
@@ -207,20 +210,87 @@ func TestAnEntryFitsIntoItsSizeClass(t *testing.T) {
 	}
 }
 
+// Every call that the core may ask for is made, and if it fails an event says so.
+func TestEveryCallIsMade(t *testing.T) {
+	silent := map[core.Op]bool{core.Inspect: true} // the next List decides
+	for op := range coreOps {
+		if op == core.Patch || op == core.Delete || op == core.Get {
+			continue
+		}
+		b := &table{run: &runState{callCtx: t.Context()}}
+		recorder := events.NewFakeRecorder(1)
+		c := &caller{pods: b, observer: &observer{pods: b, warnings: recorder}}
+		_, _, err := c.call(t.Context(), Ref{}, &core.Call{Op: op, Pod: &corev1.Pod{}})
+		if _, made := errors.AsType[*PanicError](err); !made {
+			t.Errorf("%s: %v, although there is no provider", op, err)
+		}
+		c.warn(&entry{}, op, core.Returned{Err: err, Result: core.Failed}, false, false)
+		if said := len(b.effects) > 0; said == silent[op] {
+			t.Errorf("%s: an event is recorded: %v", op, said)
+		}
+	}
+}
+
+// The pages for operators and for maintainers name every stage and every call.
+func TestThePagesNameStagesAndCalls(t *testing.T) {
+	section := func(file, from, to string) string {
+		page, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(page), from)
+		text, _, found := strings.Cut(rest, to)
+		if !found {
+			t.Fatalf("%s has nothing between %q and %q", file, from, to)
+		}
+		return text
+	}
+	diagram := section("DESIGN.md", "stateDiagram", "```")
+	labels := section("../docs/operations.md", "The label `stage`", "\n\n")
+	has := func(text, word string) bool { return regexp.MustCompile(`\b` + word + `\b`).MatchString(text) }
+	for stage := range coreStages {
+		if name := Stage(stage).String(); !has(diagram, name) || !has(labels, name) {
+			t.Errorf("the diagram of DESIGN.md or docs/operations.md lacks the stage %s", name)
+		}
+	}
+	if next := Stage(len(coreStages)).String(); !strings.HasPrefix(next, "Invalid") {
+		t.Errorf("coreStages lacks the stage %s", next)
+	}
+	source, err := os.ReadFile("internal/pod/types.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range regexp.MustCompile(`Op = "(\w+)"`).FindAllStringSubmatch(string(source), -1) {
+		if _, known := coreOps[core.Op(op[1])]; !known {
+			t.Errorf("coreOps lacks %s", op[1])
+		}
+	}
+	for op := range coreOps {
+		if !has(labels, string(op)) {
+			t.Errorf("docs/operations.md lacks the op %s", op)
+		}
+	}
+}
+
 // The core has words of its own, which are converted as they are.
-func TestTheCoreHasTheSameWords(t *testing.T) {
-	for got, want := range map[core.Op]Op{
+var (
+	coreOps = map[core.Op]Op{
 		core.Admit: OpAdmit, core.Annotate: OpAnnotate, core.Start: OpStart, core.Update: OpUpdate, core.Stop: OpStop, core.Release: OpRelease,
 		core.Inspect: OpInspect, core.Save: OpSave, core.Remove: OpRemove, core.Patch: OpPatch, core.Delete: OpDelete, core.Get: OpGet,
-	} {
+	}
+	coreStages = map[core.Stage]Stage{
+		core.Unsynced: StageUnsynced, core.Waiting: StageWaiting, core.Starting: StageStarting, core.Running: StageRunning, core.Terminating: StageTerminating,
+		core.Stopped: StageStopped, core.Final: StageFinal, core.Released: StageReleased, core.Orphaned: StageOrphaned,
+	}
+)
+
+func TestTheCoreHasTheSameWords(t *testing.T) {
+	for got, want := range coreOps {
 		if Op(got) != want {
 			t.Errorf("the call %q is %q", got, want)
 		}
 	}
-	for got, want := range map[core.Stage]Stage{
-		core.Unsynced: StageUnsynced, core.Waiting: StageWaiting, core.Starting: StageStarting, core.Running: StageRunning, core.Terminating: StageTerminating,
-		core.Stopped: StageStopped, core.Final: StageFinal, core.Released: StageReleased, core.Orphaned: StageOrphaned,
-	} {
+	for got, want := range coreStages {
 		if Stage(got) != want {
 			t.Errorf("the stage %d is %v", got, want)
 		}

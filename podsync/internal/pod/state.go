@@ -101,19 +101,19 @@ const (
 // Invariant: generation is at most api.pod.Generation.
 // Invariant: kept waits for a List.
 type providerState struct {
+	lasting
 	instance     instance
 	sight        sight
 	born         uint64 // only a List that began later counts, in the order of events
-	nodeName     string // the node that the instance was started for; "" if unknown
-	admitted     bool
 	needsInspect bool
-	annotated    bool // Annotate has succeeded
-	deletes      bool // a report had Delete and Stopped
+	// annotated says that Annotate has succeeded. It is not lasting: while the gate is closed
+	// another process may start the pod, with annotations of its own.
+	annotated bool
+	deletes   bool // a report had Delete and Stopped
 
 	losses    uint8   // losses in a row without a List that shows the pod
 	absentAt  Instant // when Lists first left the instance out; 0: the last proof is newer
 	lostSince Instant // when Lists first left out the pod that is doubted or missed; 0: neither
-	saved     Saved
 
 	status     *corev1.PodStatus // the last report, until the API has it
 	mirror     *Version          // the version of the pod that has the last report
@@ -121,7 +121,6 @@ type providerState struct {
 	seenSeq    uint64            // the last proof that the provider holds it, in the order of events
 	reports    reportedFields
 	lost       *corev1.PodStatus         // the status of a lost pod that starts again, until it is stored
-	kept       *keptReport               // the last report of an instance that ended before the gate closed
 	conditions []corev1.PodConditionType // the types in the last report
 	withdrawn  []corev1.PodConditionType // the types that only earlier reports had, until that is stored
 
@@ -129,11 +128,20 @@ type providerState struct {
 	unsaved     []string          // the keys of annotations that the API does not have yet
 
 	generation     int64       // the generation that the provider has accepted; 0 if unknown
-	disputed       bool        // it may run a generation of before a restore, so status.observedGeneration proves nothing
 	saysGeneration bool        // the last report has a generation
 	resources      uint64      // the fingerprint of the resources of the accepted spec; 0 if unknown
 	refused        *refusal    // the last answer of Update; nil: it was no refusal
 	acceptedPod    *corev1.Pod // the accepted pod, if the API keeps no generations
+}
+
+// lasting is what of the provider's view outlives a gate that closes: it is not about what the
+// provider holds at the moment, or only this process knows it.
+type lasting struct {
+	nodeName string      // the node that the instance was started for, whose gate it is; "" if unknown
+	admitted bool        // Admit is called once
+	disputed bool        // it may run a generation of before a restore, so status.observedGeneration proves nothing
+	kept     *keptReport // the last report of an instance that ended before the gate closed
+	saved    Saved
 }
 
 // A Saved is what the checkpoint has of the pod.
@@ -873,10 +881,10 @@ func (t *State) reset(now Instant) {
 		t.keepReport(t.provider.status, t.end)
 	}
 	p := &t.provider
-	*p = providerState{born: p.born, nodeName: p.nodeName, admitted: p.admitted, disputed: p.disputed, kept: p.kept, saved: p.saved}
+	*p = providerState{lasting: p.lasting}
 	t.call = callState{inflight: t.call.inflight}
 	w := t.write
-	t.write = writeState{inflight: w.inflight, unread: w.unread || w.inflight != nil && w.inflight.Op == Delete, news: newsState{statusSeq: w.news.statusSeq + 1, storedSeq: w.news.storedSeq}}
+	t.write = writeState{inflight: w.inflight, unread: w.unread || w.inflight != nil && w.inflight.Op == Delete, news: newsState{statusSeq: 1}}
 	if e := t.end; pod != nil && e != nil && e.reason == StopEvicted {
 		t.end = &termination{reason: e.reason, failure: e.failure, since: e.since, grace: e.grace}
 	} else {
