@@ -165,8 +165,9 @@ func (a *Adapter) Update(ctx context.Context, pod *corev1.Pod) (podsync.State, e
 }
 
 // Stop implements podsync.Provider. DeletePod begins to stop the pod. It has stopped when
-// the provider reports a terminal phase, or when the provider no longer holds it. The
-// grace period is DeletionGracePeriodSeconds of the pod that DeletePod gets.
+// the provider reports a terminal phase, or when the provider no longer holds it, and at the
+// latest at the end of [Config.DeleteTimeout]. The grace period is
+// DeletionGracePeriodSeconds of the pod that DeletePod gets.
 func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
 	own, end := a.change(ctx)
 	defer end()
@@ -209,6 +210,12 @@ func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 		return a.held.stopped(ref), nil
 	case err != nil:
 		return a.held.state(ref), nil // it was begun; podsync asks again
+	case !state.Stopped && a.held.survives(ref, a.cfg.DeleteTimeout):
+		if opts.Pod != nil { // an orphan, which is listed again, has no pod
+			a.environment.event(opts.Pod, corev1.EventTypeWarning, "ProviderDeleteIgnored", "DeletePod",
+				"DeletePod has succeeded again and again, and the provider still shows the pod as running; it counts as stopped (Config.DeleteTimeout)")
+		}
+		return a.held.stopped(ref), nil
 	}
 	return state, nil
 }
@@ -271,7 +278,8 @@ func (a *Adapter) Inspect(ctx context.Context, ref podsync.Ref) (podsync.State, 
 	case errors.Is(err, podsync.ErrNotFound) && a.held.fresh(ref):
 		return a.held.state(ref), nil
 	case errors.Is(err, errSilence) && a.held.mayRun(ref):
-		return podsync.State{}, fmt.Errorf("pod %s: the provider returns no pod at all, and no error", ref)
+		return podsync.State{}, fmt.Errorf("pod %s: GetPod, GetPodStatus and GetPods return nothing and no error, as a provider does whose backend is away "+
+			"(it is gone if GetPod returns an error that Config.NotFound reports)", ref)
 	}
 	return state, err
 }

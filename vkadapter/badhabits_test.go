@@ -6,9 +6,12 @@ package vkadapter_test
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -44,6 +47,183 @@ func TestNoPodIsLostWhileAllMethodsReturnNothing(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// looping is a provider whose GetPods begins a loop: in each call, or only in the first one.
+type looping struct {
+	*provider
+	first bool
+	once  sync.Once
+}
+
+func (l *looping) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
+	begin := func() { go l.loop(ctx) }
+	if l.first {
+		l.once.Do(begin)
+	} else {
+		begin()
+	}
+	return l.provider.GetPods(ctx)
+}
+
+func (l *looping) loop(ctx context.Context) {
+	for {
+		l.did("loop")
+		select {
+		case <-time.After(5 * time.Second):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// A GetPods that begins a loop begins one more in each call, as interLink's does. That is said, with what
+// ends it.
+func TestAGetPodsThatBeginsALoop(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, once bool // once is Config.ListOnce
+		said        int
+	}{
+		"in each call":                   {said: 1},
+		"in each call, which is the one": {once: true},
+		"in the first call":              {first: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, habits{notFound: known, silent: true}, func(w *world) {
+				w.wrap = func(p *provider) statusByMethod { return &looping{provider: p, first: c.first} }
+				w.change = func(cfg *vkadapter.NodeConfig) {
+					cfg.Adapter = func(a *vkadapter.Config) { a.ListOnce = c.once }
+				}
+				said := w.logs("Config.ListOnce")
+				w.start()
+				w.pod("web", corev1.RestartPolicyNever)
+				pass(time.Minute)
+				before := w.p.count("loop")
+				pass(10 * time.Minute)
+				if n := said(); n != c.said {
+					t.Errorf("Config.ListOnce was named %d times, want %d", n, c.said)
+				}
+				if n := w.p.count("loop") - before; c.said == 0 && n != 120 {
+					t.Errorf("%d turns of loops in ten minutes, want 120 of one", n)
+				}
+			})
+		})
+	}
+}
+
+// immortal is a provider whose DeletePod succeeds and ends nothing, as that of Cisco with its driver FAKE.
+type immortal struct{ *provider }
+
+func (i immortal) DeletePod(context.Context, *corev1.Pod) error {
+	i.did("DeletePod")
+	return nil
+}
+
+// A pod that runs on after DeletePod has succeeded is gone from the API in the end, as with
+// virtual-kubelet, and an event says that its instance may still run.
+func TestDeletePodEndsNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		timeout time.Duration
+		within  time.Duration // 0: never
+	}{
+		"by default": {within: 30*time.Second + vkadapter.DefaultDeleteTimeout},
+		"in an hour": {timeout: time.Hour, within: 30*time.Second + time.Hour},
+		"never":      {timeout: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, habits{notFound: known, silent: true}, func(w *world) {
+				w.wrap = func(p *provider) statusByMethod { return immortal{p} }
+				w.change = func(cfg *vkadapter.NodeConfig) {
+					cfg.Adapter = func(a *vkadapter.Config) { a.DeleteTimeout = c.timeout }
+				}
+				w.start()
+				w.pod("web", corev1.RestartPolicyNever)
+				pass(time.Minute)
+				w.delete("web")
+				if c.within == 0 {
+					pass(3 * time.Hour)
+					if w.get("web") == nil {
+						t.Error("the pod is gone")
+					}
+					return
+				}
+				pass(c.within - time.Second)
+				if w.get("web") == nil {
+					t.Error("the pod was gone too early")
+				}
+				pass(7 * time.Minute) // the longest backoff
+				if pod := w.get("web"); pod != nil {
+					t.Errorf("the pod is still there: %+v", pod.Status)
+				}
+				if n := w.p.count("DeletePod"); n < 3 {
+					t.Errorf("DeletePod was called %d times", n)
+				}
+				if n := w.events("ProviderDeleteIgnored"); n != 1 {
+					t.Errorf("%d events ProviderDeleteIgnored, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// stuck is a provider one of whose methods does not return before it is released, whatever its context
+// says.
+type stuck struct {
+	*provider
+	method  string
+	release chan struct{}
+}
+
+func (s stuck) wait(method string) {
+	if s.method == method {
+		<-s.release
+	}
+}
+
+func (s stuck) CreatePod(ctx context.Context, pod *corev1.Pod) error {
+	s.wait("CreatePod")
+	return s.provider.CreatePod(ctx, pod)
+}
+
+func (s stuck) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
+	s.wait("GetPods")
+	return s.provider.GetPods(ctx)
+}
+
+func (s stuck) DeletePod(ctx context.Context, pod *corev1.Pod) error {
+	s.wait("DeletePod")
+	return s.provider.DeletePod(ctx, pod)
+}
+
+// A call that hangs on keeps Run from its end for 24 s at most. Then an error names the part whose call
+// it is, and the lease has expired: another machine need not wait for it.
+func TestACallThatHangsOnDoesNotKeepRun(t *testing.T) {
+	for _, method := range []string{"CreatePod", "DeletePod", "GetPods"} {
+		t.Run(method, func(t *testing.T) {
+			bubble(t, habits{notFound: known, silent: true}, func(w *world) {
+				release := make(chan struct{})
+				w.wrap = func(p *provider) statusByMethod { return stuck{p, method, release} }
+				w.start()
+				w.pod("web", corev1.RestartPolicyNever)
+				pass(time.Minute)
+				w.delete("web")
+				pass(time.Second)
+				begun := time.Now()
+				err := w.finish()
+				if d := time.Since(begun); d > 24*time.Second {
+					t.Errorf("Run returned after %v", d)
+				}
+				if err == nil || !strings.Contains(err.Error(), "podsync") {
+					t.Errorf("Run returned %v, want an error that names podsync", err)
+				}
+				held := apitest.Get[*coordinationv1.Lease](w.s, "kube-node-lease", nodeName)
+				if held == nil || *held.Spec.LeaseDurationSeconds != 1 {
+					t.Errorf("the lease has not expired: %+v", held)
+				}
+				close(release)
+			})
+		})
 	}
 }
 
@@ -188,6 +368,18 @@ func TestAReportInEachPing(t *testing.T) {
 			t.Errorf("Ping was called %d times in a minute, want once in ten seconds", n)
 		}
 	})
+}
+
+// logsOfItsOwn has a method whose name virtual-kubelet looks for in a provider, as the provider of NERSC.
+type logsOfItsOwn struct{ nodeProvider }
+
+func (*logsOfItsOwn) GetContainerLogs(context.Context, string) error { return nil }
+
+// The NodeProvider is usually the whole provider: what is called only in the other part may be as it likes.
+func TestANodeProviderMayHaveOtherMethods(t *testing.T) {
+	if _, err := vkadapter.New(&provider{}, vkadapter.Config{NodeName: nodeName, NodeProvider: &logsOfItsOwn{}}); err != nil {
+		t.Error(err)
+	}
 }
 
 func (p *pinging) count() int {

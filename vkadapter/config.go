@@ -4,9 +4,11 @@
 package vkadapter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
+	"time"
 
 	"github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +22,9 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
+
+// DefaultDeleteTimeout is the default of [Config.DeleteTimeout].
+const DefaultDeleteTimeout = 5 * time.Minute
 
 // Config configures an Adapter. The zero value of every optional field means the
 // default that its comment states.
@@ -66,6 +71,13 @@ type Config struct {
 	// while another error might mean it, a pod that ran is neither started nor stopped. It is
 	// called for several pods at the same time, and must not block. Default: [IsNotFound].
 	NotFound func(err error) bool
+	// DeleteTimeout is the time, after the grace period, for which a pod may run on although
+	// DeletePod has succeeded. After that, and after three such calls, the pod counts as
+	// stopped, and the event ProviderDeleteIgnored says so. The instance may still run.
+	// virtual-kubelet deletes such a pod at the end of the grace period. A negative value
+	// means no limit: the pod stays until the provider shows its end. Default:
+	// [DefaultDeleteTimeout].
+	DeleteTimeout time.Duration
 	// ListOnce makes the adapter call GetPods only once, when Run begins, as
 	// virtual-kubelet does. Set it for a provider whose GetPods starts a loop, or returns
 	// nothing after the first call. The adapter then looks up known pods with GetPod, one by
@@ -86,7 +98,6 @@ func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "with Resolver, to tell a missing object from a missing key"))
 	}
 	problems = append(problems, optional.Check("provider", provider, optionalMethods)...)
-	problems = append(problems, optional.Check("NodeProvider", cfg.NodeProvider, optionalMethods)...)
 	if err := lifecycle.InvalidConfig("vkadapter", problems); err != nil {
 		return nil, err
 	}
@@ -99,6 +110,7 @@ func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 	if cfg.NotFound == nil {
 		cfg.NotFound = IsNotFound
 	}
+	cfg.DeleteTimeout = cmp.Or(cfg.DeleteTimeout, DefaultDeleteTimeout)
 	if cfg.Client != nil && cfg.Resolver == nil {
 		resolver, err := podenv.New(podenv.Config{ConfigMaps: cfg.Client, Secrets: cfg.Client, Services: cfg.Client, ServiceAccounts: cfg.Client})
 		if err != nil {
@@ -130,7 +142,8 @@ type (
 	}
 )
 
-// optionalMethods are the methods that New looks for.
+// optionalMethods are the methods that New looks for in a provider. A NodeProvider has its two, and the
+// others are not called there.
 var optionalMethods = []optional.Method{
 	optional.Of(node.PodNotifier.NotifyPods, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("NotifyPods") }),
 	optional.Of(pinger.Ping, func(t reflect.Type) (reflect.Method, bool) { return t.MethodByName("Ping") }),

@@ -56,6 +56,10 @@
 //     kubectl get --selector does not find the pod by them. If the provider sets
 //     a deletionTimestamp, the pod is deleted after it has stopped; see podsync.State.
 //   - After CreatePod the provider has a minute to return the pod. Then it counts as lost.
+//   - A status that the API has or had, in a pod that GetPod or GetPods returns, is no evidence:
+//     the provider has read it there. GetPodStatus is called in its place.
+//   - A pod that runs on after DeletePod has succeeded counts as stopped after five minutes;
+//     see Config.DeleteTimeout.
 //   - Environment variables are resolved as by virtual-kubelet, with Config.Client.
 //   - An error of CreatePod that is invalid input ends the pod; see Config.CreateError.
 //   - An instance without a UID is stopped if the API has no pod with its name, and
@@ -78,6 +82,10 @@
 //   - If GetPodStatus hangs or panics for one pod, that pod keeps its last status. So does
 //     one that GetPods leaves out and GetPod hangs for. A call of GetPods that hangs is given
 //     up after ten minutes, and GetPods is called again.
+//   - If a call does not return after its context is done, Run of a Node returns an error after
+//     24 s. The lease has expired then. The program must exit, because the call may still act.
+//   - If GetPods begins something that goes on, as a loop, each call begins it again. That is
+//     logged once if the loop uses the context of the call; see Config.ListOnce.
 //   - A panic in NotifyNodeStatus is logged. What the provider has reported stays.
 //   - If all methods return no error and no pods while the backend is away,
 //     podsync.Policy.MassHold protects the pods, provided that there is more than one.

@@ -51,9 +51,11 @@ type finder struct {
 	last    []podsync.Ref // the result of the last list
 	lastAt  time.Time     // when that list began
 
-	outdated atomic.Bool // the last list failed, left a pod unknown, may lack one, or have one too many
-	echo     sync.Once   // says that the provider returns what the API has
-	polls    group       // calls that a List does not wait for, or no longer
+	outdated atomic.Bool  // the last list failed, left a pod unknown, may lack one, or have one too many
+	echo     sync.Once    // says that the provider returns what the API has
+	begun    atomic.Int64 // calls of GetPods
+	outlived atomic.Int64 // those whose context was used after the next call had begun
+	polls    group        // calls that a List does not wait for, or no longer
 }
 
 // A group is a WaitGroup to which a List that comes too late adds nothing.
@@ -146,8 +148,8 @@ func (f *finder) confirm(ctx context.Context, ref podsync.Ref, others bool, caus
 	var pods []*corev1.Pod
 	if !f.listOnce {
 		var err error
-		if pods, err = f.provider.GetPods(ctx); err != nil {
-			return podsync.State{}, cmp.Or(cause, err)
+		if pods, err = f.callGetPods(ctx); err != nil {
+			return podsync.State{}, cmp.Or(cause, fmt.Errorf("pod %s: GetPod returns nothing, and GetPods: %w (if GetPods can't tell, set Config.ListOnce)", ref, err))
 		}
 	}
 	pod, known := pick(pods, ref)
@@ -194,7 +196,7 @@ func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod, ot
 		if f.held.knows(pod.UID) || hasEnded(&pod.Status) && f.held.unborn(ref) {
 			return podsync.State{}, notHeld(ref)
 		}
-		return podsync.State{}, fmt.Errorf("%w: UID %s instead of %s", ErrOtherPod, pod.UID, ref.UID)
+		return podsync.State{}, fmt.Errorf("pod %s: %w: %s returns the UID %s instead of %s", ref, ErrOtherPod, methodOf(inList), pod.UID, ref.UID)
 	}
 	if pod.UID == "" {
 		status := &pod.Status
@@ -208,6 +210,13 @@ func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod, ot
 		}
 	}
 	return f.held.shown(ref, pod, inList), nil
+}
+
+func methodOf(inList bool) string {
+	if inList {
+		return "GetPods"
+	}
+	return "GetPod"
 }
 
 func (f *finder) getPod(ctx context.Context, ref podsync.Ref) (*corev1.Pod, error) {
@@ -299,7 +308,7 @@ func (f *finder) getPods(ctx context.Context) ([]podsync.Ref, error) {
 		return f.lookUp(ctx, f.held.candidates(nil)), nil
 	}
 	holders := f.held.holders()
-	pods, err := within(ctx, listPatience, &f.polls, "GetPods", podsync.Ref{}, func() ([]*corev1.Pod, error) { return f.provider.GetPods(ctx) })
+	pods, err := within(ctx, listPatience, &f.polls, "GetPods", podsync.Ref{}, func() ([]*corev1.Pod, error) { return f.callGetPods(ctx) })
 	if err != nil {
 		return nil, err
 	}
@@ -327,6 +336,62 @@ func (f *finder) getPods(ctx context.Context) ([]podsync.Ref, error) {
 		return append(refs, f.lookUp(ctx, f.held.candidates(refs))...), nil
 	}
 	return append(refs, f.lookUp(ctx, f.held.leftOut(refs))...), nil
+}
+
+// callGetPods calls GetPods. It logs once if two calls have begun something that goes on, because each
+// call would begin it again.
+func (f *finder) callGetPods(ctx context.Context) ([]*corev1.Pod, error) {
+	f.begun.Add(1)
+	own := &outliving{Context: ctx, f: f}
+	defer own.end()
+	return f.provider.GetPods(own)
+}
+
+// lasting is the time after which a context that is still used is not one of a request that ends.
+const lasting = time.Second
+
+// An outliving is the context of a call of GetPods. It notes that it is used after the next call, as by a
+// loop that this call has begun.
+type outliving struct {
+	context.Context
+	f *finder
+
+	ended atomic.Pointer[ending] // nil until the call returns
+	once  sync.Once
+}
+
+// An ending is the end of a call of GetPods: when, and the number of calls until then.
+type ending struct {
+	at    time.Time
+	begun int64
+}
+
+func (o *outliving) end() { o.ended.Store(&ending{time.Now(), o.f.begun.Load()}) }
+
+func (o *outliving) note() {
+	if end := o.ended.Load(); end == nil || o.f.begun.Load() == end.begun || time.Since(end.at) < lasting {
+		return
+	}
+	o.once.Do(func() {
+		if o.f.outlived.Add(1) == 2 {
+			klog.FromContext(o.Context).Info("GetPods begins something that goes on after it has returned, and begins it again in each call. Set Config.ListOnce")
+		}
+	})
+}
+
+func (o *outliving) Done() <-chan struct{} {
+	o.note()
+	return o.Context.Done()
+}
+
+func (o *outliving) Err() error {
+	o.note()
+	return o.Context.Err()
+}
+
+func (o *outliving) Value(key any) any {
+	o.note()
+	return o.Context.Value(key)
 }
 
 // foreign reports whether pod runs on another node and is no pod of this one: some back ends are

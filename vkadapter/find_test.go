@@ -196,7 +196,7 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 		"nothing, and a status":         {scripted: &scripted{status: running}, want: "held", calls: "GetPod GetPodStatus GetPodStatus"},
 		"nothing, and no status":        {want: "absent", calls: "GetPod GetPodStatus GetPods"},
 		"– and GetPods has it":          {scripted: &scripted{list: []*corev1.Pod{nil, neighbor, mine}}, want: "held", calls: "GetPod GetPodStatus GetPods GetPodStatus"},
-		"– and GetPods fails":           {scripted: &scripted{listErr: errList}, want: errList.Error(), calls: "GetPod GetPodStatus GetPods"},
+		"– and GetPods fails":           {scripted: &scripted{listErr: errList}, want: "pod default/web(1): GetPod returns nothing, and GetPods: error of GetPods (if GetPods can't tell, set Config.ListOnce)", calls: "GetPod GetPodStatus GetPods"},
 		"nothing, status not found":     {scripted: &scripted{statusErr: notFound}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
 		"nothing, and the status fails": {scripted: &scripted{statusErr: errStatus}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
 		"– and GetPods has the pod":     {scripted: &scripted{statusErr: errStatus, list: []*corev1.Pod{mine}}, want: "held", calls: "GetPod GetPodStatus GetPods GetPodStatus"},

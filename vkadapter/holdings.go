@@ -47,6 +47,8 @@ type holding struct {
 	// returned, without its status. It has the names of the containers.
 	pod     *corev1.Pod
 	handed  bool      // pod came from the API
+	first   version   // the first one that came from the API
+	last    version   // the newest one
 	adopted bool      // an earlier process has called CreatePod
 	started bool      // when it was adopted, its status said that it had started
 	wanted  bool      // podsync has asked about the pod
@@ -57,6 +59,8 @@ type holding struct {
 	created time.Time // when CreatePod has succeeded; zero once the provider has shown the pod
 	gone    bool      // the provider no longer holds the pod; status is its last one
 	ending  bool      // DeletePod has succeeded
+	deletes int       // how often it has
+	doomed  time.Time // the end of the grace period of the first one
 	listed  bool      // GetPods has shown the pod under its name
 	// releasing says that DeletePod is called for a stray that has ended.
 	releasing bool
@@ -67,15 +71,21 @@ type holding struct {
 	// or GetPods has returned: nil, or without a phase, if it says nothing.
 	status, shown *corev1.PodStatus
 	told          bool      // status was notified, not polled
-	echoed        bool      // the last pod that GetPod or GetPods has returned had the status of the API
+	echoed        bool      // the last pod that GetPod or GetPods has returned had a status of the API
 	polling       bool      // a call of GetPodStatus is under way
 	asked         time.Time // when poll last called GetPodStatus
 	looking       bool      // a call of GetPod for a list is under way
 
 	annotations, labels ledger
-	deletes             bool   // the provider has set a deletionTimestamp
+	deleting            bool   // the provider has set a deletionTimestamp
 	generation          int64  // of the spec that the provider has shown; 0: unknown
 	node                string // spec.nodeName
+}
+
+// A version is the status of a pod in the API at one resourceVersion.
+type version struct {
+	resource string // "": none
+	status   *corev1.PodStatus
 }
 
 // before is what Start has found under the name of a pod that it has not created yet. CreatePod may
@@ -160,6 +170,10 @@ func (h *holdings) holder(ref podsync.Ref) *holding {
 // hand records the pod as the API has it. h.mu must be held.
 func (p *holding) hand(api *corev1.Pod) {
 	p.pod, p.handed, p.node = api.DeepCopy(), true, api.Spec.NodeName
+	p.last = version{api.ResourceVersion, p.pod.Status.DeepCopy()}
+	if p.first.resource == "" {
+		p.first = p.last
+	}
 	p.pod.Status = corev1.PodStatus{}
 	p.annotations.hand(api.Annotations)
 	p.labels.hand(api.Labels)
@@ -252,9 +266,25 @@ func (h *holdings) deleted(ref podsync.Ref, before, after *corev1.Pod) {
 	defer h.mu.Unlock()
 	p := h.get(ref)
 	p.created, p.ending = time.Time{}, true
+	if p.deletes++; p.deletes == 1 && before.DeletionGracePeriodSeconds != nil {
+		p.doomed = time.Now().Add(time.Duration(*before.DeletionGracePeriodSeconds) * time.Second)
+	}
 	if hasEnded(&after.Status) && !podstatus.Equal(&before.Status, &after.Status) {
 		p.status = after.Status.DeepCopy()
 	}
+}
+
+// fewestDeletes is the number of calls of DeletePod that must succeed before a pod that runs counts as
+// stopped: a back end may lose a request.
+const fewestDeletes = 3
+
+// survives reports whether a pod that runs has outlived DeletePod and its grace period by timeout. A
+// negative timeout is none.
+func (h *holdings) survives(ref podsync.Ref, timeout time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	return timeout >= 0 && p.deletes >= fewestDeletes && time.Since(p.doomed) >= timeout
 }
 
 // read records the annotations and labels that the provider has written into a pod.
@@ -330,22 +360,37 @@ func (h *holdings) shown(ref podsync.Ref, pod *corev1.Pod, inList bool) podsync.
 	p.seen(pod)
 	p.there()
 	p.listed = p.listed || inList
-	if p.echoed = h.isEcho(ref, &pod.Status); !p.echoed {
+	if p.echoed = h.isEcho(p, pod); !p.echoed {
 		p.shown = pod.Status.DeepCopy()
 	}
 	h.name(ref)
 	return p.state()
 }
 
-// isEcho reports whether a status is the one that the API has. Then the provider has read it there: it
-// says nothing about the instance, and podsync would store its own words again. h.mu must be held.
-func (h *holdings) isEcho(ref podsync.Ref, status *corev1.PodStatus) bool {
-	c := h.controller()
-	if c == nil || status.Phase == "" {
+// isEcho reports whether the status of pod, which the provider has returned for p, is one that the API
+// has or had. Then the provider has read it there, or has kept it since it was handed the pod: it says
+// nothing about the instance, and podsync would store its own words again. A pod with the UID of p and a
+// resourceVersion that the provider was not handed comes from the API, and its status may be any older
+// one. h.mu must be held.
+func (h *holdings) isEcho(p *holding, pod *corev1.Pod) bool {
+	if pod.Status.Phase == "" {
 		return false
 	}
-	info, ok := c.Get(ref)
-	return ok && info.Pod != nil && podstatus.Equal(&info.Pod.Status, status)
+	if pod.UID == p.ref.UID && pod.ResourceVersion != "" && p.handed {
+		switch pod.ResourceVersion {
+		case p.first.resource:
+			return podstatus.Equal(p.first.status, &pod.Status)
+		case p.last.resource:
+			return podstatus.Equal(p.last.status, &pod.Status)
+		}
+		return true
+	}
+	c := h.controller()
+	if c == nil {
+		return false
+	}
+	info, ok := c.Get(p.ref)
+	return ok && info.Pod != nil && podstatus.Equal(&info.Pod.Status, &pod.Status)
 }
 
 // there records that the provider holds the pod.
@@ -362,7 +407,7 @@ func (p *holding) seen(pod *corev1.Pod) {
 		p.pod.Status = corev1.PodStatus{}
 	}
 	p.read(pod)
-	p.deletes = p.deletes || pod.DeletionTimestamp != nil
+	p.deleting = p.deleting || pod.DeletionTimestamp != nil
 	if pod.Generation > 0 && pod.UID == p.ref.UID {
 		p.generation = pod.Generation
 	}
@@ -808,7 +853,7 @@ func (p *holding) state() podsync.State {
 	status := p.newest().DeepCopy()
 	state := podsync.State{
 		Ref: p.ref, NodeName: p.node, Generation: p.generation, Stopped: p.ended(),
-		Annotations: stored(p.annotations.values, p.labels.values), Delete: p.deletes,
+		Annotations: stored(p.annotations.values, p.labels.values), Delete: p.deleting,
 	}
 	if p.pod != nil {
 		rename(status.InitContainerStatuses, p.pod.Spec.InitContainers)

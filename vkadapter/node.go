@@ -321,7 +321,8 @@ func (*readiness) Name() string            { return DefaultName }
 func (r *readiness) Done() <-chan struct{} { return r.done }
 
 // Run runs the node until ctx is done, and returns nil then. It returns an error if it can't
-// listen, or if a controller can't go on, and ErrAlreadyRun if it was called before. While
+// listen, if a controller can't go on, or if a call of the provider has not returned 24 s
+// after ctx is done, and ErrAlreadyRun if it was called before. While
 // another process of this machine runs a node of this name and cluster, it waits, and logs
 // that. The pods keep running when it returns, and the next process finds them.
 func (n *Node) Run(ctx context.Context) error {

@@ -18,10 +18,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	"github.com/virtual-kubelet/virtual-kubelet/node"
 	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -678,10 +680,11 @@ type world struct {
 	change   func(*vkadapter.NodeConfig)
 	lockDir  string
 	wrap     func(*provider) statusByMethod // nil: handler
+	logger   klog.Logger                    // the zero value: none
 
 	p    *provider
 	node *vkadapter.Node
-	end  func()
+	end  func() error // nil: no process runs
 	uids int
 }
 
@@ -715,14 +718,12 @@ func (w *world) start() {
 		w.Fatal(err)
 	}
 	w.node = n
-	ctx, cancel := context.WithCancel(klog.NewContext(w.Context(), klog.Logger{}))
+	ctx, cancel := context.WithCancel(klog.NewContext(w.Context(), w.logger))
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
-	w.end = func() {
+	w.end = func() error {
 		cancel()
-		if err := <-done; err != nil {
-			w.Errorf("Run: %v", err)
-		}
+		return <-done
 	}
 	pass(15 * time.Second)
 }
@@ -757,12 +758,49 @@ func (w *world) manifests(names ...string) (check func()) {
 	}
 }
 
+// logs lets the next process log. The function that it returns counts the lines with a text.
+func (w *world) logs(text string) (count func() int) {
+	var mu sync.Mutex
+	n := 0
+	w.logger = funcr.New(func(_, args string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if strings.Contains(args, text) {
+			n++
+		}
+	}, funcr.Options{})
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n
+	}
+}
+
+// events returns the number of events of a reason about pods.
+func (w *world) events(reason string) (n int) {
+	for _, event := range apitest.List[*eventsv1.Event](w.s, "") {
+		if event.Reason == reason {
+			n++
+		}
+	}
+	return n
+}
+
 // stop ends the process in an orderly way.
 func (w *world) stop() {
-	if w.end != nil {
-		w.end()
-		w.end = nil
+	if w.end == nil {
+		return
 	}
+	if err := w.finish(); err != nil {
+		w.Errorf("Run: %v", err)
+	}
+}
+
+// finish ends the process, and returns the error of Run.
+func (w *world) finish() error {
+	end := w.end
+	w.end = nil
+	return end()
 }
 
 // kill ends the process without a further request.
