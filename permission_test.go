@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/configcheckpoint/kube"
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/coordinator"
 	"github.com/kubewright/kubewright/internal/statuserr"
@@ -93,6 +94,25 @@ func TestAMissingPermissionIsReportedWithItsManifest(t *testing.T) {
 			})
 		})
 	}
+	t.Run("configcheckpoint", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			server := apitest.New(apitest.Options{})
+			server.Inject(apitest.Fault{Status: statuserr.Forbidden("configmaps", "settings", "no role")})
+			source, err := kube.ConfigMap(server.Client(apitest.User{}).CoreV1(), "default", "settings", "config")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for _, err := range source.Payloads(ctx) {
+				if err == nil || !strings.Contains(err.Error(), "examples/rbac/configcheckpoint.yaml") {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			t.Error("the source reports no error")
+		})
+	})
 	t.Run("podenv", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			server := apitest.New(apitest.Options{})

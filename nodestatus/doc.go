@@ -16,17 +16,17 @@
 // A [Setter] fills in the fields of a Node, and a [HealthCheck] decides about its Ready
 // condition. Both get the name of the node, so that one function can serve a fleet:
 //
-//	ns, err := nodestatus.New(nodestatus.Config{
+//	node, err := nodestatus.New(nodestatus.Config{
 //		Client:       clientset.CoreV1(),
 //		NodeName:     "n1",
-//		Setters:      []nodestatus.Setter{nodestatus.StandardLabels(), nodestatus.Capacity(capacity, nil)},
+//		Lease:        leases, // a *lease.Controller
+//		Setters:      nodestatus.Standard(nodestatus.Capacity(capacity, nil)),
 //		HealthChecks: []nodestatus.HealthCheck{runtimeIsUp},
-//		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
 //	})
 //	...
-//	err = ns.Run(ctx)
+//	err = kubewright.Run(ctx, leases, node)
 //
-// The documentation of the root package shows how to connect it with package lease. In a
+// Config.Lease connects the Node with its lease in both directions. In a
 // fleet, [Controller.Add] and [Controller.Remove] add and remove nodes at any time.
 //
 // # Behavior

@@ -9,7 +9,7 @@
 // count events and then call the program's own hooks:
 //
 //	hooks, err := metrics.Lease(registry, lease.Hooks{
-//		Recovered: func(r lease.Recovered) { nodes.Resync(r.NodeName) },
+//		Contended: func(c lease.Contended) { alert("two processes renew the lease of " + c.NodeName) },
 //	})
 //
 // Call it once for each registry. The error names metrics that are already
