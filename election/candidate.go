@@ -69,7 +69,7 @@ func New(cfg Config) (*Candidate, error) {
 		progress: lifecycle.NewProgress(cfg.Name, 3*machine.IdleWake),
 		changed:  make(chan struct{}, 1),
 	}
-	c.self.Store(&cfg.Self)
+	c.self.Store(&c.cfg.Self) // not cfg: that would outlive New as a whole
 	c.status.Store(&status{})
 	if !cfg.ExclusiveIdentity {
 		c.identity += fmt.Sprintf("_%0*x", machine.SuffixLength, rand.Uint32())

@@ -165,7 +165,8 @@ func (l *lane[T]) startWatch(from string) {
 }
 
 // do sends the request of an action, about the object with that name. An answer about another object, such as an empty one
-// that a proxy makes up, is an error.
+// that a proxy makes up, is an error. The object is returned without managedFields: the API
+// server keeps them if a write has none, and they may be as large as the rest.
 func (l *lane[T]) do(ctx context.Context, s machine.Action[T], name string) (o T, err error) {
 	switch {
 	case s.Op == machine.Delete:
@@ -177,7 +178,10 @@ func (l *lane[T]) do(ctx context.Context, s machine.Action[T], name string) (o T
 	default:
 		o, err = l.client.Update(ctx, s.Object, metav1.UpdateOptions{FieldManager: spec.FieldManager})
 	}
-	return apierr.Answer(o, err, name)
+	if o, err = apierr.Answer(o, err, name); err == nil {
+		o.SetManagedFields(nil)
+	}
+	return o, err
 }
 
 // cancel ends the request under way, if there is one.
@@ -347,6 +351,7 @@ func follow[T object](ctx context.Context, open func(context.Context, metav1.Lis
 			return version, nil
 		}
 		version = o.GetResourceVersion()
+		o.SetManagedFields(nil) // see do
 		seen(event.Type, o)
 	}
 }

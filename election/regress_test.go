@@ -7,12 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election/internal/spec"
@@ -143,6 +145,43 @@ func TestEveryRenewalIsSeen(t *testing.T) {
 
 // Candidates do not poll, so a crash is answered when the lease ends and not up to
 // 2.2 retry periods later.
+// TestWritesKeepTheManagersOfFields: a candidate neither keeps managedFields nor sends them,
+// and the API server keeps those of another client.
+func TestWritesKeepTheManagersOfFields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, apitest.Options{ManagedFields: true})
+		_, err := r.server.Client(apitest.User{}).CoordinationV1().Leases(theLease.Namespace).Create(t.Context(), &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: theLease.Namespace, Name: theLease.Name, Labels: map[string]string{"team": "a"}},
+		}, metav1.CreateOptions{FieldManager: "installer"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.start("a")
+		r.start("b")
+		r.sleep(time.Minute) // one has read the Lease, the other has seen it in the watch
+		writes := r.server.Requests(apitest.Match{Verb: "update"})
+		if len(writes) < 10 {
+			t.Fatalf("%d writes", len(writes))
+		}
+		for _, q := range writes {
+			obj, err := q.Object()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fields := obj.(*coordinationv1.Lease).ManagedFields; len(fields) != 0 {
+				t.Errorf("PUT with managedFields: %v", fields)
+			}
+		}
+		var managers []string
+		for _, entry := range r.lease().ManagedFields {
+			managers = append(managers, entry.Manager)
+		}
+		if slices.Sort(managers); !slices.Equal(managers, []string{"installer", spec.FieldManager}) {
+			t.Errorf("the fields are managed by %q", managers)
+		}
+	})
+}
+
 func TestCrashFailoverIsTheLeaseAndNoMore(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a")
@@ -298,7 +337,7 @@ func TestAHookThatHangsCostsTheTermAndNoMore(t *testing.T) {
 		b := r.start("b")
 		r.sleep(time.Minute)
 		a.hangHook(time.Minute)
-		r.sleep(30 * time.Second)
+		r.sleep(25 * time.Second) // the loop may have made its last step just before
 		r.expectLeader(b)
 		if cause := r.office.stays()[0].cause; !errors.Is(cause, ErrExpired) {
 			t.Errorf("cause %v", cause)
