@@ -17,7 +17,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/podsync"
 	core "github.com/kubewright/kubewright/podsync/podruntime/internal/container"
@@ -414,4 +417,250 @@ func withResourcesOf(desired, of *corev1.Pod) *corev1.Pod {
 	}
 	out.Spec.Resources = of.Spec.Resources.DeepCopy()
 	return out
+}
+
+// The reasons of rejections, as the kubelet has them. OutOf is followed by the name
+// of a resource.
+const (
+	ReasonUnsupported       = "Unsupported"
+	ReasonPodOSNotSupported = "PodOSNotSupported"
+	ReasonNodeAffinity      = "NodeAffinity"
+	ReasonNodePorts         = "NodePorts"
+	ReasonTaintToleration   = "TaintToleration"
+	ReasonOutOf             = "OutOf"
+)
+
+// mismatch returns the rejection of a pod that a Node is not for. As with the kubelet,
+// only taints with the effect NoExecute count: another component may bind a pod in
+// spite of the others.
+func mismatch(ctx context.Context, pod *corev1.Pod, node *corev1.Node) error {
+	if !selects(&pod.Spec, node.Name, node.Labels) {
+		return podsync.Reject(ReasonNodeAffinity, "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")
+	}
+	for i := range node.Spec.Taints {
+		taint := &node.Spec.Taints[i]
+		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.FromContext(ctx), taint, true) }
+		if taint.Effect == corev1.TaintEffectNoExecute && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
+			return podsync.Reject(ReasonTaintToleration, "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate")
+		}
+	}
+	return nil
+}
+
+// selects reports whether a node matches the node selector and the required node
+// affinity of a pod.
+func selects(spec *corev1.PodSpec, name string, set labels.Set) bool {
+	for key, value := range spec.NodeSelector {
+		if got, ok := set[key]; !ok || got != value {
+			return false
+		}
+	}
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return true
+	}
+	// Terms are alternatives; one without requirements matches nothing.
+	return slices.ContainsFunc(spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
+		if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
+			return false
+		}
+		fields := labels.Set{"metadata.name": name}
+		return matches(term.MatchExpressions, set) && matches(term.MatchFields, fields)
+	})
+}
+
+// matches reports whether all requirements hold for set.
+func matches(requirements []corev1.NodeSelectorRequirement, set labels.Set) bool {
+	operators := map[corev1.NodeSelectorOperator]selection.Operator{
+		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
+		corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
+		corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
+	}
+	return !slices.ContainsFunc(requirements, func(r corev1.NodeSelectorRequirement) bool {
+		requirement, err := labels.NewRequirement(r.Key, operators[r.Operator], r.Values)
+		return err != nil || !requirement.Matches(set)
+	})
+}
+
+// A portSet has the ports of the node that a pod takes. A port with the address anyIP stands for
+// those with the same number, whatever their addresses.
+type portSet map[hostPort]bool
+
+// anyIP is no address of a port.
+const anyIP = "any"
+
+func portsOf(ports []hostPort) portSet {
+	set := portSet{}
+	for _, p := range ports {
+		set[p], set[hostPort{anyIP, p.protocol, p.number}] = true, true
+	}
+	return set
+}
+
+// conflict returns one of the ports that the set has, too, and whether there is one. Ports without
+// an address are those of all addresses.
+func (s portSet) conflict(ports []hostPort) (number int32, taken bool) {
+	for _, p := range ports {
+		all := hostPort{"", p.protocol, p.number}
+		if s[p] || s[all] || p == all && s[hostPort{anyIP, p.protocol, p.number}] {
+			return p.number, true
+		}
+	}
+	return 0, false
+}
+
+// A hostPort is a port of the node that a pod takes.
+type hostPort struct {
+	ip       string
+	protocol corev1.Protocol
+	number   int32
+}
+
+// hostPorts returns the ports of the node that a pod takes.
+func hostPorts(pod *corev1.Pod) (ports []hostPort) {
+	for _, c := range containersOf(&pod.Spec) {
+		if c.kind == core.Init || c.kind == core.Ephemeral {
+			continue
+		}
+		for _, p := range c.Ports {
+			number := p.HostPort
+			if number == 0 && pod.Spec.HostNetwork {
+				number = p.ContainerPort
+			}
+			if number == 0 {
+				continue
+			}
+			port := hostPort{p.HostIP, p.Protocol, number}
+			if port.protocol == "" {
+				port.protocol = corev1.ProtocolTCP
+			}
+			if port.ip == "0.0.0.0" || port.ip == "::" {
+				port.ip = ""
+			}
+			ports = append(ports, port)
+		}
+	}
+	return ports
+}
+
+// RequestOf returns the amount of a resource that a pod takes, by the rules of the
+// scheduler: the request of the pod as a whole or the sum of its containers' requests,
+// and its overhead.
+func RequestOf(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
+	if name == corev1.ResourcePods {
+		return *resource.NewQuantity(1, resource.DecimalSI)
+	}
+	q, _ := aggregate(&pod.Spec, name, requestsOf)
+	q.Add(pod.Spec.Overhead[name])
+	return q
+}
+
+func requestsOf(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests }
+func limitsOf(r *corev1.ResourceRequirements) corev1.ResourceList   { return r.Limits }
+
+// LimitOf returns the limit of a pod for a resource, by the same rules, and reports
+// whether the pod or one of its containers has one.
+func LimitOf(pod *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bool) {
+	q, ok := aggregate(&pod.Spec, name, limitsOf)
+	if ok {
+		q.Add(pod.Spec.Overhead[name])
+	}
+	return q, ok
+}
+
+// PodResources returns the resources of a pod as a whole: the requests of RequestOf, and
+// the limits of LimitOf that hold. As with the kubelet, a limit holds if the pod has it,
+// or if every container has one.
+func PodResources(pod *corev1.Pod) (r corev1.ResourceRequirements) {
+	var containers int
+	limited := map[corev1.ResourceName]int{} // containers with a limit of their own
+	for _, c := range containersOf(&pod.Spec) {
+		if c.kind == core.Ephemeral {
+			continue
+		}
+		containers++
+		for name, q := range c.Resources.Limits {
+			if q.Sign() > 0 {
+				limited[name]++
+			}
+		}
+	}
+	for name, q := range aggregates(&pod.Spec, requestsOf) {
+		put(&r.Requests, name, q)
+	}
+	for name, q := range pod.Spec.Overhead {
+		q = q.DeepCopy()
+		q.Add(r.Requests[name])
+		put(&r.Requests, name, q)
+	}
+	for name, q := range aggregates(&pod.Spec, limitsOf) {
+		own := resource.Quantity{}
+		if pod.Spec.Resources != nil {
+			own = pod.Spec.Resources.Limits[name]
+		}
+		if own.Sign() > 0 || limited[name] == containers {
+			q.Add(pod.Spec.Overhead[name])
+			put(&r.Limits, name, q)
+		}
+	}
+	return r
+}
+
+func put(list *corev1.ResourceList, name corev1.ResourceName, q resource.Quantity) {
+	if *list == nil {
+		*list = corev1.ResourceList{}
+	}
+	(*list)[name] = q
+}
+
+// ContainerLimit returns the limit of a container for a resource: its own one or, if it
+// has none, that of the pod. Zero says that there is no limit.
+func ContainerLimit(pod *corev1.Pod, c *corev1.Container, name corev1.ResourceName) resource.Quantity {
+	if q := c.Resources.Limits[name]; q.Sign() > 0 || pod.Spec.Resources == nil {
+		return q
+	}
+	return pod.Spec.Resources.Limits[name]
+}
+
+// aggregate returns the quantity for a whole pod, and whether the pod or a container
+// names it.
+func aggregate(spec *corev1.PodSpec, name corev1.ResourceName, of func(*corev1.ResourceRequirements) corev1.ResourceList) (q resource.Quantity, named bool) {
+	q, named = aggregates(spec, func(r *corev1.ResourceRequirements) corev1.ResourceList {
+		if q, ok := of(r)[name]; ok {
+			return corev1.ResourceList{name: q}
+		}
+		return nil
+	})[name]
+	return q, named
+}
+
+// aggregates returns the quantities for a whole pod, of all resources that the pod or a container
+// names. If the pod does not name one, regular containers and sidecars run together, and
+// before them each init container with the sidecars that come before it.
+func aggregates(spec *corev1.PodSpec, of func(*corev1.ResourceRequirements) corev1.ResourceList) corev1.ResourceList {
+	sums, peaks := corev1.ResourceList{}, corev1.ResourceList{}
+	for _, c := range containersOf(spec) {
+		if c.kind == core.Ephemeral {
+			continue
+		}
+		for name, q := range of(&c.Resources) {
+			total := sums[name].DeepCopy()
+			total.Add(q)
+			if c.kind != core.Init {
+				sums[name] = total
+			} else if peak, ok := peaks[name]; !ok || total.Cmp(peak) > 0 {
+				peaks[name] = total
+			}
+		}
+	}
+	for name, peak := range peaks {
+		if sum, ok := sums[name]; !ok || peak.Cmp(sum) > 0 {
+			sums[name] = peak
+		}
+	}
+	if spec.Resources != nil {
+		for name, q := range of(spec.Resources) {
+			sums[name] = q.DeepCopy()
+		}
+	}
+	return sums
 }

@@ -84,43 +84,43 @@ func (p *pod) resizeConditions() (list []corev1.PodCondition) {
 func (c *container) status() corev1.ContainerStatus {
 	st := corev1.ContainerStatus{
 		Name:         c.Name,
-		RestartCount: int32(max(c.m.Attempt(), 0)),
+		RestartCount: int32(max(c.m.Attempt, 0)),
 	}
 	// A run counts when it has begun: until then the status is that of the one before.
-	next := c.m.Attempt() > 0 && c.m.Record().Ran.IsZero() && (c.m.Run() == nil || c.m.Listed(core.Created))
+	next := c.m.Attempt > 0 && c.m.Record.Ran.IsZero() && (c.m.Run == nil || c.m.Listed(core.Created))
 	if next {
 		st.RestartCount--
 	}
-	if c.m.Run() != nil && !c.m.Listed(core.Created) {
-		st.ContainerID, st.ImageID, st.Image = c.m.Run().RuntimeID, c.m.Run().ImageID, c.m.Record().Image
-	} else if prev := c.m.Prev(); prev != nil {
-		st.ContainerID, st.ImageID, st.Image = prev.RuntimeID, prev.ImageID, c.m.PrevRecord().Image
+	if c.m.Run != nil && !c.m.Listed(core.Created) {
+		st.ContainerID, st.ImageID, st.Image = c.m.Run.RuntimeID, c.m.Run.ImageID, c.m.Record.Image
+	} else if prev := c.m.Prev; prev != nil {
+		st.ContainerID, st.ImageID, st.Image = prev.RuntimeID, prev.ImageID, c.m.PrevRecord.Image
 	}
 	st.Image = cmp.Or(st.Image, c.Image) // that of the spec if no run has another one
-	if prev := c.m.Prev(); prev != nil && prev.State == core.Exited {
-		st.LastTerminationState.Terminated = c.terminated(prev, c.m.Attempt()-1, c.m.PrevRecord().Message)
+	if prev := c.m.Prev; prev != nil && prev.State == core.Exited {
+		st.LastTerminationState.Terminated = c.terminated(prev, c.m.Attempt-1, c.m.PrevRecord.Message)
 	}
-	if c.m.Record().Resources != "" && c.pod.node.caps.resizer != nil && c.kind != core.Ephemeral {
-		r := parseGrant(c.m.Record().Resources).ResourceRequirements
+	if c.m.Record.Resources != "" && c.pod.node.caps.resizer != nil && c.kind != core.Ephemeral {
+		r := parseGrant(c.m.Record.Resources).ResourceRequirements
 		st.Resources, st.AllocatedResources = &r, c.Resources.DeepCopy().Requests
 	}
 	switch {
 	case c.m.Listed(core.Running):
-		st.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.m.Record().Ran)}
-		st.Started, st.Ready = new(c.m.Record().Started), c.m.Record().Started && c.m.Record().Ready
-	case c.m.Listed(core.Exited) && !c.m.Starting():
-		st.State.Terminated = c.terminated(c.m.Run(), c.m.Attempt(), c.m.Record().Message)
+		st.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.m.Record.Ran)}
+		st.Started, st.Ready = new(c.m.Record.Started), c.m.Record.Started && c.m.Record.Ready
+	case c.m.Listed(core.Exited) && !c.m.Starting:
+		st.State.Terminated = c.terminated(c.m.Run, c.m.Attempt, c.m.Record.Message)
 		c.holdBack(&st)
-	case c.m.Failure() != nil:
-		f := c.m.Failure()
+	case c.m.Failure != nil:
+		f := c.m.Failure
 		reason := f.Reason
-		if f.BackoffReason != "" && !c.m.Starting() && time.Now().Before(c.m.Due()) {
+		if f.BackoffReason != "" && !c.m.Starting && time.Now().Before(c.m.Due) {
 			reason = f.BackoffReason
 		}
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: f.Message}
-	case next && c.m.Record().Waited > 0:
-		st.State.Waiting = c.crashLoop(c.m.Record().Waited)
-	case c.kind != core.Ephemeral && len(c.pod.spec.Spec.InitContainers) > 0 && c.m.Attempt() <= 0 && (c.m.Run() == nil || c.m.Listed(core.Created)):
+	case next && c.m.Record.Waited > 0:
+		st.State.Waiting = c.crashLoop(c.m.Record.Waited)
+	case c.kind != core.Ephemeral && len(c.pod.spec.Spec.InitContainers) > 0 && c.m.Attempt <= 0 && (c.m.Run == nil || c.m.Listed(core.Created)):
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: podstatus.ReasonPodInitializing}
 	default:
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: podstatus.ReasonContainerCreating}
@@ -139,9 +139,9 @@ func (c *container) status() corev1.ContainerStatus {
 // not restart the container: readers of the status would take it for the end of its work. It
 // is shown when the next one runs, or the pod ends.
 func (c *container) hideReplaced(st *corev1.ContainerStatus) {
-	end, rec := st.LastTerminationState.Terminated, c.m.PrevRecord()
-	if c.m.Listed(core.Exited) && !c.m.Starting() {
-		rec = c.m.Record()
+	end, rec := st.LastTerminationState.Terminated, c.m.PrevRecord
+	if c.m.Listed(core.Exited) && !c.m.Starting {
+		rec = c.m.Record
 	}
 	if st.State.Terminated != nil {
 		end = st.State.Terminated
@@ -159,12 +159,12 @@ func (c *container) hideReplaced(st *corev1.ContainerStatus) {
 // holdBack turns the status of a container that has ended into that of one that
 // waits for its next start.
 func (c *container) holdBack(st *corev1.ContainerStatus) {
-	wait := time.Until(c.m.Due())
+	wait := time.Until(c.m.Due)
 	if c.pod.deadline != nil || wait <= 0 || c.m.Over(&c.pod.spec.Spec) {
 		return
 	}
 	waiting := c.crashLoop(c.m.Delay())
-	if f := c.m.Failure(); f != nil {
+	if f := c.m.Failure; f != nil {
 		waiting = &corev1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 	}
 	st.LastTerminationState, st.State = st.State, corev1.ContainerState{Waiting: waiting}

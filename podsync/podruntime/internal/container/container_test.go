@@ -4,6 +4,11 @@
 package container
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -83,5 +88,54 @@ func TestAPlanWaitsForTheEarliestTime(t *testing.T) {
 		if p.Wait(at(step.until)); !p.Again.Equal(at(step.want)) {
 			t.Errorf("after %d: again at %v, want %d", step.until, p.Again.Sub(now), step.want)
 		}
+	}
+}
+
+// TestOnlyApplyChangesAContainer: the exported fields are there for the driver to read.
+func TestOnlyApplyChangesAContainer(t *testing.T) {
+	files, err := filepath.Glob("../../*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("the files of the driver: %v, %v", files, err)
+	}
+	reads := 0
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// ofM reports whether an expression is a field of m, or of such a field.
+		var ofM func(ast.Expr) bool
+		ofM = func(e ast.Expr) bool {
+			s, ok := e.(*ast.SelectorExpr)
+			if !ok {
+				return false
+			}
+			x, ok := s.X.(*ast.SelectorExpr)
+			return ok && (x.Sel.Name == "m" || ofM(x))
+		}
+		var written []ast.Expr
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.AssignStmt:
+				written = append(written, n.Lhs...)
+			case *ast.IncDecStmt:
+				written = append(written, n.X)
+			case *ast.UnaryExpr:
+				if n.Op == token.AND {
+					written = append(written, n.X)
+				}
+			case *ast.SelectorExpr:
+				if ofM(n) {
+					reads++
+				}
+			}
+			return true
+		})
+		if slices.ContainsFunc(written, ofM) {
+			t.Errorf("%s changes a field of a Container, or takes its address", name)
+		}
+	}
+	if reads == 0 {
+		t.Error("no file reads a Container: the test looks for the wrong name")
 	}
 }

@@ -177,11 +177,11 @@ func (s *stage) fact(words []string) error {
 		s.facts.Announced = slices.Contains(words, "announced")
 		for i, c := range s.world.Containers {
 			s.world.Containers[i] = New(&s.facts, c.kind, c.spec)
-			if c.attempt > 0 {
-				s.world.Containers[i].Recall(c.attempt-1, c.prevRec)
+			if c.Attempt > 0 {
+				s.world.Containers[i].Recall(c.Attempt-1, c.PrevRecord)
 			}
-			if c.attempt >= 0 {
-				s.world.Containers[i].Recall(c.attempt, c.rec)
+			if c.Attempt >= 0 {
+				s.world.Containers[i].Recall(c.Attempt, c.Record)
 			}
 		}
 		return nil
@@ -199,7 +199,7 @@ func (s *stage) fact(words []string) error {
 		c.Recall(attempt, rec)
 		return nil
 	}
-	attempt := c.Attempt()
+	attempt := c.Attempt
 	if words[len(words)-1] == "old" {
 		attempt--
 	}
@@ -209,7 +209,7 @@ func (s *stage) fact(words []string) error {
 		e := Listed{}
 		for _, text := range words[2:] {
 			parts := strings.Split(text, ":")
-			run := Run{StartedAt: c.Record().Ran, FinishedAt: s.now}
+			run := Run{StartedAt: c.Record.Ran, FinishedAt: s.now}
 			run.Attempt, _ = strconv.Atoi(parts[0])
 			run.State = State(slices.Index([]string{"created", "running", "exited"}, parts[1]))
 			if run.StartedAt.IsZero() {
@@ -219,7 +219,7 @@ func (s *stage) fact(words []string) error {
 				code, _ := strconv.Atoi(parts[2])
 				run.ExitCode = int32(code)
 			}
-			if was := c.Run(); was != nil && was.Attempt == run.Attempt && was.State == Exited {
+			if was := c.Run; was != nil && was.Attempt == run.Attempt && was.State == Exited {
 				run.StartedAt, run.FinishedAt = was.StartedAt, was.FinishedAt
 			}
 			e.Runs = append(e.Runs, run)
@@ -288,20 +288,20 @@ func (s *stage) fact(words []string) error {
 
 // known returns what is known of a container as a text.
 func (s *stage) known(i int) string {
-	c, rec := s.world.Containers[i], s.world.Containers[i].rec
-	all := []string{fmt.Sprintf("%s/%d", s.names[i], c.attempt)}
+	c, rec := s.world.Containers[i], s.world.Containers[i].Record
+	all := []string{fmt.Sprintf("%s/%d", s.names[i], c.Attempt)}
 	add := func(is bool, format string, args ...any) {
 		if is {
 			all = append(all, fmt.Sprintf(format, args...))
 		}
 	}
 	when := func(name string, t time.Time) { add(!t.IsZero(), name+" %v", t.Sub(now)) }
-	if c.obs != nil {
-		add(true, "%s", [...]string{"created", "running", "exited"}[c.obs.State])
-		add(c.obs.State == Exited, "with %d", c.obs.ExitCode)
-		add(c.obs.Reason != "", "%s", c.obs.Reason)
+	if c.Run != nil {
+		add(true, "%s", [...]string{"created", "running", "exited"}[c.Run.State])
+		add(c.Run.State == Exited, "with %d", c.Run.ExitCode)
+		add(c.Run.Reason != "", "%s", c.Run.Reason)
 	}
-	add(c.starting, "starting")
+	add(c.Starting, "starting")
 	when("ran", rec.Ran)
 	if rec.End != (End{}) && !rec.End.Seen {
 		when("lost", rec.End.FinishedAt)
@@ -324,12 +324,12 @@ func (s *stage) known(i int) string {
 	add(c.hook, "hook by %v", c.hookBy.Sub(now))
 	when("stop sent", c.sentAt)
 	when("with deadline", c.sent)
-	add(c.failure != nil, "%d failures", c.failures)
-	when("due", c.due)
-	if c.prev != nil {
-		add(true, "after run %d with %d%s", c.prev.Attempt, c.prev.ExitCode, strings.TrimRight(" "+c.prev.Reason, " "))
+	add(c.Failure != nil, "%d failures", c.failures)
+	when("due", c.Due)
+	if c.Prev != nil {
+		add(true, "after run %d with %d%s", c.Prev.Attempt, c.Prev.ExitCode, strings.TrimRight(" "+c.Prev.Reason, " "))
 	}
-	add(c.older != nil, "and %v", c.older)
+	add(c.Older != nil, "and %v", c.Older)
 	return strings.TrimSpace(strings.Join(all, ", "))
 }
 
@@ -365,7 +365,7 @@ func (s *stage) decisions() string {
 func (s *stage) next(i int) int {
 	c := s.world.Containers[i]
 	if c.Listed(Exited) {
-		return c.Attempt() + 1
+		return c.Attempt + 1
 	}
-	return max(c.Attempt(), 0)
+	return max(c.Attempt, 0)
 }

@@ -6,7 +6,11 @@
 // actions for the whole pod. The package has no clock, no goroutine and no client.
 package container
 
-import "time"
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // A Kind is the place of a container in the life of its pod.
 type Kind uint8
@@ -198,3 +202,109 @@ type Pod struct {
 	// with it.
 	Announced bool
 }
+
+// An Event is a fact about a container: one of the types below.
+type Event interface{ event() }
+
+// Listed says which runs the runtime lists.
+type Listed struct {
+	Runs      []Run  // by attempt
+	Resources string // the text of the grant that the container should have
+}
+
+// SpecChanged replaces the spec.
+type SpecChanged struct {
+	Spec *corev1.Container // with the same name
+}
+
+// Starting says that the next run is being started.
+type Starting struct {
+	Resources string // the text of its grant
+}
+
+// StartEnded is the end of a start. The zero value says that the run has begun.
+type StartEnded struct {
+	MayHaveRun bool     // the run may have begun, and does not run
+	Failure    *Failure // not nil: the run has not begun
+	GivenUp    bool     // the run has not begun, because the pod ends
+}
+
+// Probed is the result of hooks and probes of a run.
+type Probed struct {
+	Attempt     int   // the run
+	PostStarted bool  // the postStart hook has returned
+	Started     bool  // the startup probe has succeeded
+	Ready       *bool // the verdict of the readiness probe; nil: it has not changed
+}
+
+// Unhealthy says that a probe or hook of a run has failed.
+type Unhealthy struct {
+	Attempt int       // the run
+	By      time.Time // when it must have ended
+	Again   bool      // the next run starts whatever the exit code
+}
+
+// Replaced says that the run must end because another one with a changed spec takes its place.
+type Replaced struct{}
+
+// Resizing says that Resize is called for a run.
+type Resizing struct {
+	Attempt int // the run
+}
+
+// Resized says which resources a run has.
+type Resized struct {
+	Attempt   int    // the run
+	Resources string // the text of its grant
+}
+
+// HookCalled says that the preStop hook was called, or has another deadline.
+type HookCalled struct {
+	By time.Time // the deadline
+}
+
+// HookEnded says that the preStop hook of a run has returned.
+type HookEnded struct {
+	Attempt int // the run
+}
+
+// StopSent says that Stop was called.
+type StopSent struct {
+	By    time.Time // the deadline
+	Reset bool      // all containers of the pod start again: the exit code says nothing about the work
+}
+
+// StopFailed says that a Stop failed, so that it must be called again.
+type StopFailed struct {
+	Attempt int       // the run
+	By      time.Time // the deadline of the Stop
+}
+
+// MessageReading says that the termination message is read from the log.
+type MessageReading struct{}
+
+// MessageRead is the termination message of a run.
+type MessageRead struct {
+	Attempt int    // the run
+	Message string // empty: it has left none
+}
+
+// MessageGivenUp says that the reading of a message has ended without one: the next process reads it.
+type MessageGivenUp struct{}
+
+func (Listed) event()         {}
+func (SpecChanged) event()    {}
+func (Starting) event()       {}
+func (StartEnded) event()     {}
+func (Probed) event()         {}
+func (Unhealthy) event()      {}
+func (Replaced) event()       {}
+func (Resizing) event()       {}
+func (Resized) event()        {}
+func (HookCalled) event()     {}
+func (HookEnded) event()      {}
+func (StopSent) event()       {}
+func (StopFailed) event()     {}
+func (MessageReading) event() {}
+func (MessageRead) event()    {}
+func (MessageGivenUp) event() {}
