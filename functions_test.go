@@ -16,7 +16,7 @@ import (
 // configured are the packages to which programs hand functions in a Config.
 var configured = []string{
 	"lease", "nodestatus", "podsync", "podsync/podenv", "podsync/podruntime", "election", "election/coordinator",
-	"resourceslice", "resourceslice/claimstore", "configcheckpoint", "nodeapi", "vkadapter",
+	"resourceslice", "resourceslice/claimstore", "configcheckpoint", "nodeapi", "vkadapter", "apitest",
 }
 
 // The sentences that a program needs before it can write the function.

@@ -63,12 +63,15 @@ type Fault struct {
 	CommitAfter time.Duration
 	// Malformed answers with 200 and a body that can't be decoded.
 	Malformed bool
-	// Answer, if set, returns the response, and the request is not served.
+	// Answer, if set, is called instead of serving the request. The client gets its response
+	// or its error. The goroutine of the client calls it, for several requests at the same
+	// time. It has no deadline but that of the request, and may use the server.
 	Answer func(Request) (*http.Response, error)
 
 	// Served is called when the request has been served, before the client gets
 	// the answer. A write is stored by then. It is called on the goroutine of the
-	// client, and may use the server. It can be combined with the other fields;
+	// client, for several requests at the same time. It has no deadline, and may use the
+	// server. It can be combined with the other fields;
 	// the function is not called if one of them keeps the request from being served.
 	Served func(Request)
 }

@@ -108,7 +108,9 @@ type Match struct {
 	Resource  string
 	Namespace string
 	Name      string
-	Func      func(Request) bool // asked last
+	// Func is called last, on the goroutine of the client, for several requests at the same
+	// time. It must not block. In a Fault it may use the server.
+	Func func(Request) bool
 }
 
 // Requests returns the requests since the last ResetJournal that m matches, in

@@ -51,7 +51,8 @@ type Options struct {
 	// crdschema.Compile of the separate module apitest/crdschema, which runs the code of
 	// the real server. Nil means that custom resources have no schemas, and that nothing
 	// is pruned, defaulted or validated. The server holds its locks while it calls
-	// Schemas, so Schemas must not use the server. It may keep its argument.
+	// Schemas, one call at a time, so Schemas must not block and must not use the server. It
+	// may keep its argument.
 	Schemas func(definition *unstructured.Unstructured) (map[string]Schema, field.ErrorList)
 }
 
@@ -66,7 +67,7 @@ type Server struct {
 
 // Authorizer decides whether a request is allowed. The reason of a refusal is
 // part of the message of the 403. Authorize is called without locks, from the
-// goroutines of the clients.
+// goroutines of the clients, for several requests at the same time.
 type Authorizer interface {
 	Authorize(s *Server, r Request) (allowed bool, reason string)
 }
