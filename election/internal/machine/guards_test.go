@@ -310,6 +310,18 @@ func TestAnObserverClaimsAfterTheCandidatesWithRecords(t *testing.T) {
 	}
 }
 
+func TestTheEndOfTheTermCancelsARenewal(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	b.nothingUntil(3*time.Second, Renew)
+	if s := b.at(renewDeadline - 1); s.Abort {
+		t.Fatal("aborted while the term goes on")
+	}
+	if s := b.at(renewDeadline); !s.Abort {
+		t.Error("the renewal goes on after the term")
+	}
+}
+
 func TestTheEndOfRunCancelsARead(t *testing.T) {
 	b := newBench(t)
 	b.expect(0, Read)
