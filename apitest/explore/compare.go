@@ -16,11 +16,10 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/kubewright/kubewright/apitest"
 )
 
 // Texts that differ from run to run without a meaning.
@@ -129,6 +128,10 @@ var always = []string{
 	"*.metadata.annotations." + editedKey, "Lease.spec.leaseTransitions", "Lease.spec.acquireTime", "Lease.spec.renewTime",
 }
 
+// allocated lists fields for which the API server takes the next free value, so that it depends
+// on the order of requests.
+var allocated = []string{"Service.spec.clusterIP", "Service.spec.clusterIPs", "Service.spec.ports.nodePort", "Service.spec.healthCheckNodePort"}
+
 func (n *normalizer) ignored(kind, path string) bool {
 	for _, list := range [][]string{always, n.ignore} {
 		for _, field := range list {
@@ -193,7 +196,14 @@ func (n *normalizer) value(kind, path string, v any) any {
 		if v == "" {
 			return nil
 		}
+		if v != corev1.ClusterIPNone && slices.Contains(allocated, kind+"."+path) {
+			return "allocated"
+		}
 		return n.text(v)
+	case int64:
+		if slices.Contains(allocated, kind+"."+path) {
+			return "allocated"
+		}
 	case nil:
 		return nil
 	}
@@ -321,16 +331,6 @@ func leftInBubble() string {
 		}
 	}
 	return strings.Join(left[:min(len(left), 5)], "\n\n")
-}
-
-// objectNames returns the objects that another client may change, as "Kind ns/name".
-func objectNames(s *apitest.Server) (names []string) {
-	for _, obj := range s.Objects() {
-		if name := objectName(obj); name != "" {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 func objectName(obj apiruntime.Object) string {

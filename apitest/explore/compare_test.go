@@ -49,6 +49,8 @@ func ends(t *testing.T, ignore []string, x, y []metav1.Object) []string {
 				s.Put(o)
 			case *appsv1.ReplicaSet:
 				s.Put(o)
+			case *corev1.Service:
+				s.Put(o)
 			}
 		}
 		got = append(got, normalized(s.Objects(), ignore))
@@ -111,6 +113,11 @@ func TestDifferences(t *testing.T) {
 		}}}
 	}
 	deployment := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d", UID: "u", Controller: new(true)}
+	service := func(ip string, port int32) []metav1.Object {
+		return []metav1.Object{&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeNodePort, ClusterIP: ip, ClusterIPs: []string{ip}, Ports: []corev1.ServicePort{{Port: 80, NodePort: port}},
+		}}}
+	}
 	uids := func(numbers ...int) map[string]string {
 		keys := map[string]string{}
 		for i, n := range numbers {
@@ -146,6 +153,8 @@ func TestDifferences(t *testing.T) {
 		"a former revision":                    {replicas(0, deployment), nil, nil, ""},
 		"a current revision":                   {replicas(1, deployment), replicas(0, deployment), nil, "ReplicaSet default/r: does not exist"},
 		"a ReplicaSet of its own":              {replicas(0), nil, nil, "ReplicaSet default/r: does not exist"},
+		"allocated values":                     {service("10.96.0.10", 30001), service("10.96.0.11", 30002), nil, ""},
+		"a headless Service":                   {service("10.96.0.10", 30001), service("None", 30001), nil, "Service default/s .spec.clusterIP: \"None\""},
 		"a condition less":                     {pod("A", "B"), pod("B"), nil, ".status.conditions"},
 	} {
 		t.Run(name, func(t *testing.T) {

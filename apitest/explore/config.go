@@ -36,8 +36,8 @@ type Config struct {
 	// of a CronJob, or an object, such as "ReplicaSet default/web-1". If another client deletes
 	// such an object at rest, it need not come back.
 	Once []string
-	// Sample is the largest number of plans with one fault. They are selected evenly
-	// from all plans. 0 means all plans.
+	// Sample is the largest number of plans with one fault: as many for each fault, selected
+	// evenly from its plans, and more for the others if a fault has fewer. 0 means all plans.
 	Sample int
 	// Budget is the real time for plans with two faults, which are run after those with
 	// one. Pairs is the largest number of plans with two faults. If both are set, the
@@ -117,6 +117,9 @@ type Outside struct {
 	// must be as in the reference. If one of the functions is nil, there is no such fault.
 	Rest   func() []string
 	Delete func(name string)
+	// Retain is for things that stay when an object is deleted whose name they contain, such as
+	// volumes that are kept. If it is false, such a thing is a finding.
+	Retain bool
 }
 
 // Invariant is something that must be true at all times.

@@ -37,8 +37,8 @@
 //   - a program panics, a goroutine is left, or the process ends
 //
 // The comparison ignores times, UIDs, resourceVersions, generations, managed fields,
-// Events, the order of lists that are maps or sets, fields in which two runs without faults
-// differ, and Config.Ignore. Objects with generated names are compared as a group. After a
+// Events, the order of lists that are maps or sets, addresses and node ports that the server
+// allocates, fields in which two runs without faults differ, and Config.Ignore. Objects with generated names are compared as a group. After a
 // fault that changes what programs must do, such as the deletion of an object, the objects
 // are not compared.
 //
@@ -48,6 +48,7 @@
 // ReplicaSets without replicas are the history of a Deployment, and are not compared.
 // After the deletion of any other object, the garbage collector runs. Then it is a finding
 // if an object stays that a program has created for it, or if a finalizer of a program stays.
+// So it is if something outside of the API stays whose name contains that of the object.
 // In every run, an observedGeneration above the generation is a finding. If programs
 // change an object more than twice a second at rest, the run without faults has a problem.
 //

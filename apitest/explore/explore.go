@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -20,8 +21,8 @@ import (
 
 var (
 	planFlag   = flag.String("explore.plan", "", "run only this plan of each exploration, and log its story")
-	listFlag   = flag.Bool("explore.list", false, "log the plans with one fault, and run none of them")
-	faultsFlag = flag.String("explore.faults", "", "try only these faults, separated by commas")
+	listFlag   = flag.Bool("explore.list", false, "log the plans with one fault, with -v, and run none of them")
+	faultsFlag = flag.String("explore.faults", "", "try only these faults, separated by commas: names, such as 'delete', or with an object, such as 'delete Pod default/a'")
 	budgetFlag = flag.Duration("explore.budget", 0, "replaces Config.Budget")
 	seedFlag   = flag.Uint64("explore.seed", 0, "replaces Config.Seed")
 )
@@ -132,22 +133,16 @@ func Find(t *testing.T, cfg Config, scenario func(w *World) Scenario) Report {
 		t.Fatal(err)
 	}
 	if *faultsFlag != "" {
-		wanted := strings.Split(*faultsFlag, ",")
-		plans = slices.DeleteFunc(plans, func(line string) bool {
-			p, err := plan.Parse(line)
-			if err != nil || len(p) != 1 {
-				return true
-			}
-			f, _ := faultNamed(cfg.Faults, p[0].Fault)
-			return !slices.Contains(wanted, f.Name)
-		})
+		if plans, err = cfg.selected(plans, strings.Split(*faultsFlag, ",")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if *listFlag {
 		t.Logf("%d plans:\n%s", len(plans), strings.Join(plans, "\n"))
 		return Report{}
 	}
 	s := &survey{cfg: cfg, staff: staff, begin: begin, seen: map[uint64]bool{}}
-	s.singles(sample(plans, cfg.Sample))
+	s.singles(cfg.sample(plans))
 	if cfg.pairs() {
 		t.Logf("pairs of faults with Seed %d", cfg.Seed)
 		s.pairs()
@@ -183,14 +178,70 @@ func (l *lab) replay(line string) Report {
 	return r
 }
 
-// sample returns at most n of the plans, spread over all. 0 means all.
-func sample(plans []string, n int) []string {
-	if n <= 0 || n >= len(plans) {
+// selected returns the plans whose fault is one of wanted: a name, or a name with the beginning
+// of an object, such as "delete Pod" or "delete Pod default/a".
+func (c Config) selected(plans, wanted []string) (some []string, _ error) {
+	for _, want := range wanted {
+		was := len(some)
+		for _, line := range plans {
+			fault, name := c.faultOf(line)
+			if name == want || len(want) > len(name) && strings.HasPrefix(fault+" ", want+" ") {
+				some = append(some, line)
+			}
+		}
+		if len(some) == was {
+			var names []string
+			for _, line := range plans {
+				if _, name := c.faultOf(line); !slices.Contains(names, name) {
+					names = append(names, name)
+				}
+			}
+			return nil, fmt.Errorf("explore: -explore.faults=%q: no plan has the fault %q; there are plans with %q, and -explore.list has them all",
+				strings.Join(wanted, ","), want, names)
+		}
+	}
+	return some, nil
+}
+
+// faultOf returns the fault of a plan that has one, with its object, and the name of the fault.
+func (c Config) faultOf(line string) (fault, name string) {
+	p, err := plan.Parse(line)
+	if err != nil || len(p) != 1 {
+		return "", ""
+	}
+	f, at := faultNamed(c.Faults, p[0].Fault)
+	if at < 0 {
+		return p[0].Fault, p[0].Fault
+	}
+	return p[0].Fault, f.Name
+}
+
+// sample returns at most Config.Sample of the plans: as many for each fault, spread over its
+// plans. A fault with fewer plans leaves the rest to the others.
+func (c Config) sample(plans []string) []string {
+	if c.Sample <= 0 || c.Sample >= len(plans) {
 		return plans
 	}
-	some := make([]string, n)
-	for i := range some {
-		some[i] = plans[i*len(plans)/n]
+	byFault := map[string][]int{}
+	for i, line := range plans {
+		_, name := c.faultOf(line)
+		byFault[name] = append(byFault[name], i)
+	}
+	names := slices.SortedFunc(maps.Keys(byFault), func(a, b string) int {
+		return cmp.Or(len(byFault[a])-len(byFault[b]), strings.Compare(a, b))
+	})
+	var picked []int
+	for i, name := range names {
+		of := byFault[name]
+		n := min(len(of), (c.Sample-len(picked))/(len(names)-i))
+		for k := range n {
+			picked = append(picked, of[k*len(of)/n])
+		}
+	}
+	slices.Sort(picked)
+	some := make([]string, len(picked))
+	for i, at := range picked {
+		some[i] = plans[at]
 	}
 	return some
 }
@@ -222,7 +273,7 @@ func (s *survey) singles(plans []string) {
 	p := newProgress(s.begin, len(plans))
 	s.staff.do(jobs, func(i int, v verdict) {
 		verdicts[i] = v
-		p.done(v.Problem != "")
+		p.done(v)
 	})
 	for i, v := range verdicts {
 		fresh := s.add(v)
@@ -237,18 +288,11 @@ func (s *survey) singles(plans []string) {
 
 // count enters the result of a plan with one fault in the counts of its fault.
 func (s *survey) count(line string, v verdict) {
-	p, err := plan.Parse(line)
-	if err != nil || len(p) != 1 {
-		return
-	}
-	f, at := faultNamed(s.cfg.Faults, p[0].Fault)
-	if at < 0 {
-		return
-	}
-	at = slices.IndexFunc(s.report.Faults, func(x Tried) bool { return x.Fault == f.Name })
+	_, name := s.cfg.faultOf(line)
+	at := slices.IndexFunc(s.report.Faults, func(x Tried) bool { return x.Fault == name })
 	if at < 0 {
 		at = len(s.report.Faults)
-		s.report.Faults = append(s.report.Faults, Tried{Fault: f.Name})
+		s.report.Faults = append(s.report.Faults, Tried{Fault: name})
 	}
 	s.report.Faults[at].Plans++
 	if !v.Missed {
@@ -315,7 +359,7 @@ func (s *survey) pairs() {
 		verdicts := make([]verdict, len(jobs))
 		s.staff.do(jobs, func(i int, v verdict) {
 			verdicts[i] = v
-			p.done(v.Problem != "")
+			p.done(v)
 		})
 		for i, v := range verdicts {
 			s.report.Pairs++
@@ -327,7 +371,8 @@ func (s *survey) pairs() {
 	}
 }
 
-// progress prints how far a long exploration is.
+// progress prints how far a long exploration is, and what it has found, at once: Run tells it
+// at the end, which a test with a timeout may not reach.
 type progress struct {
 	what                 string
 	begin, printed       time.Time
@@ -340,10 +385,12 @@ func newProgress(begin time.Time, total int) *progress {
 }
 
 // done counts a plan. Calls are not concurrent.
-func (p *progress) done(found bool) {
+func (p *progress) done(v verdict) {
 	p.ran++
-	if found {
+	if v.Problem != "" {
 		p.findings++
+		first, _, _ := strings.Cut(v.Problem, "\n")
+		fmt.Fprintf(os.Stderr, "explore: finding: %s: %s\n", v.Plan, first)
 	}
 	now := time.Now()
 	if now.Sub(p.printed) < 10*time.Second {

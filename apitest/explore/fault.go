@@ -51,13 +51,15 @@ type Fault struct {
 	// of an object does. Such a run need not end as the reference does: only the
 	// invariants are asked, and panics, loops and left goroutines are found.
 	World bool
+	// Rest means that the fault is also tried at rest, after each step. So a fault that changes
+	// a field asks whether a program that has nothing else to do puts it right.
+	Rest bool
 
 	places  func(plan.Place) bool // nil: writes, calls and steps
 	shared  bool                  // at a step it is the same for all programs
 	watched bool                  // one plan for each resource that the program watches
 	objects bool                  // one plan for each object
 	lasts   time.Duration
-	rest    bool // it is tried at rest
 	things  bool // one plan for each thing outside that is at rest
 	keeps   bool // the goal is the same as before, though it changes the world
 	later   bool // apply reports with exchange.acted that the fault has had an effect
@@ -153,14 +155,14 @@ func Faults() []Fault {
 		{Name: "dropped events", places: changes, shared: true, lasts: dropFor, later: true, apply: drop},
 		{Name: "short watches", places: func(p plan.Place) bool { return p.Verb == stepVerb }, shared: true, lasts: pauseFor, later: true, apply: shorten},
 		{Name: "takeover", lasts: pauseFor, apply: takeover},
-		{Name: "edit", objects: true, shared: true, rest: true, later: true, apply: edit},
-		{Name: "delete unseen", places: nowhere, objects: true, shared: true, rest: true, World: true, lasts: dropFor, later: true, apply: func(x *exchange) {
+		{Name: "edit", objects: true, shared: true, Rest: true, later: true, apply: edit},
+		{Name: "delete unseen", places: nowhere, objects: true, shared: true, Rest: true, World: true, lasts: dropFor, later: true, apply: func(x *exchange) {
 			drop(x)
 			x.remove(metav1.DeleteOptions{})
 		}},
-		{Name: "delete", rest: true, objects: true, shared: true, World: true, later: true, apply: func(x *exchange) { x.remove(metav1.DeleteOptions{}) }},
+		{Name: "delete", Rest: true, objects: true, shared: true, World: true, later: true, apply: func(x *exchange) { x.remove(metav1.DeleteOptions{}) }},
 		{Name: "recreate", objects: true, shared: true, World: true, keeps: true, later: true, apply: recreate},
-		{Name: "prune", places: nowhere, things: true, rest: true, later: true, apply: prune},
+		{Name: "prune", places: nowhere, things: true, Rest: true, later: true, apply: prune},
 		{Name: "restore", places: changes, shared: true, World: true, lasts: restoreIn, later: true, apply: func(x *exchange) {
 			restore := x.w.Server.Backup()
 			acted, then := x.acted(), x.w.Server.ResourceVersion()
@@ -534,15 +536,17 @@ func faultNamed(known []Fault, name string) (Fault, int) {
 func plansAt(faults []Fault, s spot) (plans []plan.Plan) {
 	for _, f := range faults {
 		switch {
-		case s.place.Verb == restVerb && !f.rest:
+		case s.place.Verb == restVerb && !f.Rest:
 		case s.place.Verb == restVerb && f.things:
 			for _, thing := range s.things {
 				plans = append(plans, plan.Plan{{Fault: f.Name + " " + thing, Place: s.place}})
 			}
-		case s.place.Verb == restVerb:
+		case s.place.Verb == restVerb && f.objects:
 			for _, obj := range s.objects {
 				plans = append(plans, plan.Plan{{Fault: f.Name + " " + obj, Place: s.place}})
 			}
+		case s.place.Verb == restVerb:
+			plans = append(plans, plan.Plan{{Fault: f.Name, Place: s.place}})
 		case f.places != nil && !f.places(s.place), f.places == nil && !acts(s.place):
 		case f.shared && s.again:
 		case f.objects:

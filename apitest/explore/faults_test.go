@@ -922,3 +922,69 @@ func TestRest(t *testing.T) {
 		})
 	}
 }
+
+// A fault of the caller's own is tried at rest too, where nothing else makes the program look.
+func TestOwnFaultAtRest(t *testing.T) {
+	for _, once := range []bool{false, true} {
+		cfg := only()
+		cfg.Faults = []explore.Fault{{Name: "empty it", Rest: true, Do: func(w *explore.World) {
+			apitest.Edit(w.Server, "default", "a", func(m *corev1.ConfigMap) { m.Data = nil })
+		}}}
+		report := explore.Find(t, cfg, func(w *explore.World) explore.Scenario {
+			return explore.Scenario{
+				Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+					maps := kubernetes.NewForConfigOrDie(p.Config).CoreV1().ConfigMaps("default")
+					return loop(ctx, func() error {
+						m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Data: map[string]string{"k": "v"}}
+						if _, err := maps.Create(ctx, m, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) || once {
+							return err
+						}
+						m, err := maps.Get(ctx, "a", metav1.GetOptions{})
+						if err != nil || m.Data["k"] == "v" {
+							return err
+						}
+						m.Data = map[string]string{"k": "v"}
+						_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
+						return err
+					})
+				}}},
+				Steps: []explore.Step{{Name: "created", Until: has(w, "a")}},
+			}
+		})
+		var want []string
+		if once {
+			want = []string{"empty it @ p: rest created #1"}
+		}
+		got := slices.DeleteFunc(plans(report), func(p string) bool { return !strings.Contains(p, ": rest ") })
+		if !slices.Equal(got, want) || !slices.ContainsFunc(report.Faults, func(f explore.Tried) bool { return f.Acted > 0 }) {
+			t.Errorf("once %v: %q, want %q; %+v", once, got, want, report.Faults)
+		}
+	}
+}
+
+// A program that repeats what fails every millisecond is stopped within seconds of virtual time,
+// and not after ten thousand requests.
+func TestAStormIsStopped(t *testing.T) {
+	report := explore.Find(t, only("500"), func(w *explore.World) explore.Scenario {
+		return explore.Scenario{
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				for failed := false; ctx.Err() == nil; time.Sleep(time.Millisecond) {
+					if err := create(ctx, p, "a"); failed || err != nil && !apierrors.IsAlreadyExists(err) {
+						failed = true
+						continue
+					}
+					<-ctx.Done()
+				}
+				return nil
+			}}},
+			Steps: []explore.Step{{Name: "created", Until: func() bool { return apitest.Get[*corev1.ConfigMap](w.Server, "default", "a") != nil }}},
+		}
+	})
+	if len(report.Findings) != 1 {
+		t.Fatalf("%+v", report)
+	}
+	var requests int
+	if _, err := fmt.Sscanf(report.Findings[0].Problem, "%d requests within", &requests); err != nil || requests > 1_500 {
+		t.Errorf("%v: %s", err, report.Findings[0].Problem)
+	}
+}

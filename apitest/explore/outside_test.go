@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -49,8 +50,8 @@ func (m *machine) remove(name string) {
 }
 
 // keeper keeps what runs on a machine, and writes its state. With the bug "absence" it takes
-// a setup that does not exist for one that has failed, and with the bug "leak" it doesn't look
-// for what an earlier process has started.
+// a setup that does not exist for one that has failed, with the bug "leak" it doesn't look for what
+// an earlier process has started, and with the bugs "stays" and "retained" it ends nothing.
 func keeper(bug string) func(w *explore.World) explore.Scenario {
 	return func(w *explore.World) explore.Scenario {
 		m := &machine{}
@@ -60,7 +61,9 @@ func keeper(bug string) func(w *explore.World) explore.Scenario {
 				started := false
 				return loop(ctx, func() error {
 					app, err := maps.Get(ctx, "app", metav1.GetOptions{})
-					if err != nil {
+					if apierrors.IsNotFound(err) && bug != "stays" && bug != "retained" {
+						return p.Call("end", func() { m.remove("app") })
+					} else if err != nil {
 						return err
 					}
 					things := m.list()
@@ -90,7 +93,7 @@ func keeper(bug string) func(w *explore.World) explore.Scenario {
 					return err
 				})
 			}}},
-			Outside: []explore.Outside{{Name: "machine", List: m.list, Rest: m.ended, Delete: m.remove}},
+			Outside: []explore.Outside{{Name: "machine", List: m.list, Rest: m.ended, Delete: m.remove, Retain: bug == "retained"}},
 			Steps: []explore.Step{{Name: "app", Do: func() error {
 				w.Server.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app"}})
 				return nil
@@ -104,18 +107,21 @@ func keeper(bug string) func(w *explore.World) explore.Scenario {
 
 // What is outside is compared, and deleted when it is at rest.
 func TestOutside(t *testing.T) {
-	const pruned = "prune machine/setup @ p: rest app #1"
+	const pruned, deleted = "prune machine/setup @ p: rest app #1", "delete ConfigMap default/app @ p: rest app #1"
 	for bug, c := range map[string]struct {
 		plan, problem string
 	}{
 		"":        {},
 		"absence": {pruned, `ConfigMap default/app .data.state: "failed", in the reference "runs"`},
 		"leak":    {"crash after @ p: call start #1", "Outside machine/app: 2, in the reference 1"},
+		"stays":   {deleted, "Outside machine/app is named after app, which is gone, and stays"},
+		// It may stay.
+		"retained": {},
 	} {
 		t.Run(bug, func(t *testing.T) {
-			report := explore.Find(t, only("prune", "crash after"), keeper(bug))
-			if bug == "" {
-				if len(report.Findings) > 0 || report.Faults[len(report.Faults)-1] != (explore.Tried{Fault: "prune", Plans: 1, Acted: 1}) {
+			report := explore.Find(t, only("prune", "crash after", "delete"), keeper(bug))
+			if c.plan == "" {
+				if len(report.Findings) > 0 || !slices.Contains(report.Faults, explore.Tried{Fault: "prune", Plans: 1, Acted: 1}) {
 					t.Errorf("%+v", report)
 				}
 				return

@@ -6,6 +6,7 @@ package explore
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +33,7 @@ const busyRate = 2
 type history struct {
 	acting     *Process           // the process whose write is being served
 	made       map[types.UID]bool // objects that programs have created
+	touched    map[types.UID]bool // objects that disturbed programs have created or changed
 	finalizers map[string]bool    // those that programs have added
 	changes    map[string]int     // by program and object, since the last rest began
 	now, most  map[string]int     // how many objects with generated names exist, and did at most, by group
@@ -67,6 +69,9 @@ func (w *World) learn(c apitest.Change) {
 			h.most[key] = max(h.most[key], h.now[key])
 		}
 	}
+	if !h.acting.program.Undisturbed {
+		h.touched[m.GetUID()] = true
+	}
 	h.changes[h.acting.lane.name+": "+objectName(c.Object)]++
 	for _, f := range m.GetFinalizers() {
 		if old, err := meta.Accessor(c.Old); c.Old == nil || err == nil && !slices.Contains(old.GetFinalizers(), f) {
@@ -99,19 +104,20 @@ func (w *World) rests(st Step) {
 		clear(w.history.changes)
 		w.mu.Unlock()
 		w.settle()
-		w.mu.Lock()
-		for _, what := range slices.Sorted(maps.Keys(w.history.changes)) {
-			if n := w.history.changes[what]; n > busyRate*int(w.cfg.Settle.Seconds()) {
-				w.problems = append(w.problems, fmt.Sprintf("%s: %d changes within %v at rest after step %q", what, n, w.cfg.Settle, st.Name))
-			}
-		}
+		targets := w.targets()
 		var things []string
 		for _, o := range w.scenario.Outside {
 			for _, thing := range o.resting() {
 				things = append(things, o.Name+"/"+clean(thing))
 			}
 		}
-		w.rest = append(w.rest, spot{place: place, objects: objectNames(w.Server), things: things})
+		w.mu.Lock()
+		for _, what := range slices.Sorted(maps.Keys(w.history.changes)) {
+			if n := w.history.changes[what]; n > busyRate*int(w.cfg.Settle.Seconds()) {
+				w.problems = append(w.problems, fmt.Sprintf("%s: %d changes within %v at rest after step %q", what, n, w.cfg.Settle, st.Name))
+			}
+		}
+		w.rest = append(w.rest, spot{place: place, objects: targets, things: things})
 		w.mu.Unlock()
 		return
 	}
@@ -123,7 +129,7 @@ func (w *World) rests(st Step) {
 		return
 	}
 	w.worldly.Store(false) // decided here
-	before := normalized(w.Server.Objects(), w.cfg.Ignore)
+	before, things := normalized(w.Server.Objects(), w.cfg.Ignore), w.outside()
 	for _, f := range faults {
 		x := &exchange{w: w, p: p, place: place}
 		obj := w.object(f.object)
@@ -138,7 +144,7 @@ func (w *World) rests(st Step) {
 		case owned:
 			w.expect(func() error { return missing(before, normalized(w.Server.Objects(), w.cfg.Ignore)) })
 		case f.World:
-			w.expect(func() error { return w.leftover(obj) })
+			w.expect(func() error { return w.leftover(obj, things) })
 		}
 		w.settle()
 	}
@@ -150,6 +156,25 @@ func (w *World) expect(f func() error) {
 	if err := w.await(f); err != nil {
 		w.problem("%v", err)
 	}
+}
+
+// targets returns the objects that another client may change, as "Kind ns/name". What every
+// cluster has, and its own controllers keep, is one only if a program has changed it.
+func (w *World) targets() (names []string) {
+	objects := w.Server.Objects()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, obj := range objects {
+		name := objectName(obj)
+		kind, of, _ := strings.Cut(name, " ")
+		own := kind == "PriorityClass" && strings.HasPrefix(of, "system-") ||
+			kind == "ServiceAccount" && strings.HasSuffix(of, "/default") || kind == "ConfigMap" && strings.HasSuffix(of, "/kube-root-ca.crt")
+		m, err := meta.Accessor(obj)
+		if err == nil && name != "" && (!own || w.history.touched[m.GetUID()]) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // object returns the object of a name, or nil.
@@ -183,11 +208,14 @@ func missing(before, now map[string]any) error {
 	return nil
 }
 
-// leftover returns an error if an object that a program has created for owner exists after
-// owner was deleted and the garbage has been collected, or if owner still exists because of a
-// finalizer of a program.
-func (w *World) leftover(owner metav1.Object) error {
-	w.Server.CollectGarbage()
+// leftover returns an error if something that a program has made for owner exists after owner was
+// deleted and the garbage has been collected: an object, or one of things outside. It also does if
+// owner still exists because of a finalizer of a program.
+func (w *World) leftover(owner metav1.Object, things map[string]any) error {
+	if now := w.now(); now >= w.collected+time.Second { // not at once after each change, as no cluster is
+		w.collected = now
+		w.Server.CollectGarbage()
+	}
 	made := w.madeByPrograms()
 	w.mu.Lock()
 	finalizers := maps.Clone(w.history.finalizers)
@@ -209,7 +237,35 @@ func (w *World) leftover(owner metav1.Object) error {
 			return fmt.Errorf("%s was made for %s, which is gone, and stays (see Config.Ignore)", objectName(obj), owner.GetName())
 		}
 	}
+	return w.leftOutside(owner, things)
+}
+
+// leftOutside returns an error if one of things, which were outside before owner was deleted, still
+// is there, and is named after owner and after no object that exists.
+func (w *World) leftOutside(owner metav1.Object, things map[string]any) error {
+	now, objects := w.outside(), w.Server.Objects()
+	for _, o := range w.scenario.Outside {
+		for _, key := range slices.Sorted(maps.Keys(now)) {
+			thing, ok := strings.CutPrefix(key, outsideKind+" "+o.Name+"/")
+			if o.Retain || !ok || things[key] == nil || !isNamedAfter(thing, owner) {
+				continue
+			}
+			if !slices.ContainsFunc(objects, func(obj runtime.Object) bool {
+				m, err := meta.Accessor(obj)
+				return err == nil && objectName(obj) != "" && isNamedAfter(thing, m)
+			}) {
+				return fmt.Errorf("%s is named after %s, which is gone, and stays (see Outside.Retain)", key, owner.GetName())
+			}
+		}
+	}
 	return nil
+}
+
+// isNamedAfter reports whether the name of a thing contains that of an object, and not only as a
+// part of a word.
+func isNamedAfter(thing string, m metav1.Object) bool {
+	const edge = "(^|[^a-zA-Z0-9]|$)"
+	return regexp.MustCompile(edge + regexp.QuoteMeta(m.GetName()) + edge).MatchString(thing)
 }
 
 // isFor reports whether an object was created for owner, by its references, labels and name.

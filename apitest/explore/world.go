@@ -55,6 +55,8 @@ type World struct {
 
 	asking sync.Mutex // held while invariants are asked
 
+	collected time.Duration // when garbage was collected last
+
 	mu        sync.Mutex
 	lanes     sync.WaitGroup
 	processes []*Process
@@ -64,8 +66,8 @@ type World struct {
 	acted     []bool    // the faults that had an effect
 	busy      time.Time // the last fault is over by then
 	requests  int
-	instant   time.Duration // the millisecond of the last request
-	earlier   int           // requests before it
+	window    time.Duration // the ten seconds of the last request
+	earlier   int           // requests before them
 	spots     []spot
 	journal   []*entry
 	problems  []string
@@ -180,7 +182,7 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 	place.Target = uids.ReplaceAllString(place.Target, "UID")
 	var objects []string
 	if w.listing.Load() && place.IsWrite() {
-		objects = objectNames(w.Server)
+		objects = w.targets()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,8 +191,8 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 	place.Number = w.seen[place]
 	var faults []Fault
 	if !p.program.Undisturbed {
-		if ms := w.now().Truncate(time.Millisecond); ms != w.instant { // each request takes a nanosecond
-			w.instant, w.earlier = ms, w.requests
+		if ten := w.now().Truncate(10 * time.Second); ten != w.window {
+			w.window, w.earlier = ten, w.requests
 		}
 		w.requests++
 		if resource, _, _ := strings.Cut(place.Target, " "); place.Verb == "watch" && !slices.Contains(p.lane.watched, resource) {
@@ -331,7 +333,7 @@ type mode struct {
 	free  bool // requests are not ordered
 	list  bool // the outcome has the spots
 	rest  bool // the outcome has the places at rest
-	limit int  // the run is given up if it has many more requests, in a millisecond or in all; 0 means none
+	limit int  // the run is given up if it has many more requests, in ten seconds or in all; 0 means none
 }
 
 // judge compares a run with the reference.
@@ -361,7 +363,7 @@ func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Pl
 			Server: s, cfg: cfg, plan: p, faults: faults, limit: how.limit, order: newTurnstile(how.free), begun: time.Now(),
 			wake: make(chan struct{}, 1), extra: map[string]int{}, seen: map[plan.Place]int{}, hit: make([]bool, len(p)), acted: make([]bool, len(p)),
 			broken: map[string]bool{}, refused: map[string]bool{}, listRests: how.rest,
-			history: history{made: map[types.UID]bool{}, finalizers: map[string]bool{}, changes: map[string]int{}, now: map[string]int{}, most: map[string]int{}},
+			history: history{made: map[types.UID]bool{}, touched: map[types.UID]bool{}, finalizers: map[string]bool{}, changes: map[string]int{}, now: map[string]int{}, most: map[string]int{}},
 		}
 		w.listing.Store(how.list)
 		current.Store(w)
@@ -515,7 +517,7 @@ func (w *World) act(st Step) (err error) {
 	}
 	var objects []string
 	if w.listing.Load() {
-		objects = objectNames(w.Server)
+		objects = w.targets()
 	}
 	for i, p := range w.running() {
 		x := &exchange{w: w, p: p, ctx: context.Background(), send: send}

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -75,22 +74,24 @@ func (c *cards) has(claim string) bool {
 	return c.of[claim] != ""
 }
 
-// are reports whether claims have these devices, written as claim=device.
-func (c *cards) are(want ...string) func() bool {
-	return func() bool { return c.differ(want...) == nil }
-}
-
-func (c *cards) differ(want ...string) error {
+// claims returns the claims that have a device.
+func (c *cards) claims() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var got []string
-	for _, claim := range slices.Sorted(maps.Keys(c.of)) {
-		got = append(got, claim+"="+c.of[claim])
+	return slices.Sorted(maps.Keys(c.of))
+}
+
+// are reports whether claims have these devices, written as claim=device.
+func (c *cards) are(want ...string) func() bool {
+	return func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		var got []string
+		for _, claim := range slices.Sorted(maps.Keys(c.of)) {
+			got = append(got, claim+"="+c.of[claim])
+		}
+		return slices.Equal(got, want)
 	}
-	if !slices.Equal(got, want) {
-		return fmt.Errorf("the claims have [%s], want [%s]", strings.Join(got, " "), strings.Join(want, " "))
-	}
-	return nil
 }
 
 // partition is the state of a claim.
@@ -202,7 +203,7 @@ func TestClaimStore(t *testing.T) {
 				defer c.mu.Unlock()
 				return c.broken
 			}}},
-			Finally: func() error { return c.differ() },
+			Outside: []explore.Outside{{Name: "cards", List: c.claims, Rest: c.claims, Delete: c.free}},
 		}
 	})
 }
