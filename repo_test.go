@@ -512,15 +512,35 @@ func TestEveryProgramHasAReadmeAndATest(t *testing.T) {
 	}
 }
 
+// TestEveryNodeWithPodsHasARuntime: kubectl get nodes -o wide shows it, and <unknown> without.
+func TestEveryNodeWithPodsHasARuntime(t *testing.T) {
+	nodes, pods, runtimes := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, f := range goFiles(t) {
+		if !f.in("examples") || f.isTest() {
+			continue
+		}
+		dir := filepath.Join("examples", strings.Split(filepath.ToSlash(f.path), "/")[1])
+		nodes[dir] = nodes[dir] || containsAny(f.source, "nodestatus.New(", "vkadapter.NewNode(")
+		pods[dir] = pods[dir] || containsAny(f.source, "podsync.New(", "vkadapter.NewNode(")
+		runtimes[dir] = runtimes[dir] || containsAny(f.source, "ContainerRuntime")
+	}
+	for dir := range nodes {
+		if nodes[dir] && pods[dir] && !runtimes[dir] {
+			t.Errorf("%s registers a node with pods, and sets no container runtime", dir)
+		}
+	}
+}
+
 // starters are the examples that can be copied into another module.
-var starters = []string{"composetest", "devices", "leader", "lease", "node"}
+var starters = []string{"composetest", "devices", "lease", "node"}
 
 // starterModules are the examples that are modules and can be copied with their go.mod,
 // and the folders of the modules of this repository that they require.
 var starterModules = map[string][]string{
 	"controlplane":  {"", "test/controlplane"},
 	"customkubelet": {"", "nodeapi", "examples/prometheus"},
-	"dradriver":     {""},
+	"dradriver":     {"", "nodeapi", "examples/prometheus"},
+	"leader":        {"", "nodeapi", "examples/prometheus"},
 }
 
 // TestExamplesCanBeCopied copies each starter into a separate module and runs

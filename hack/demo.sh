@@ -131,7 +131,8 @@ say "Building"
 export CGO_ENABLED=0
 go build -C test/controlplane -o "$dir/controlplane" .
 "$dir/controlplane" build
-go build -o "$dir/" ./examples/node ./examples/leader
+go build -o "$dir/" ./examples/node
+go build -C examples/leader -o "$dir/" .
 go build -C examples/kubelet -o "$dir/" .
 
 say "Starting etcd, kube-apiserver, kube-controller-manager and kube-scheduler"

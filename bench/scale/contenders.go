@@ -74,7 +74,7 @@ var contenders = map[string]contender{
 
 func buildFleet(ctx context.Context, env *environment) (string, error) {
 	path := filepath.Join(env.temp, "fleet")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./examples/fleet")
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", "examples/fleet", "-o", path, ".")
 	cmd.Dir = env.repo
 	return path, quietly(cmd)
 }

@@ -131,7 +131,7 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "virtual-kubewright"}},
 			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "kubewright.dev/virtual", Effect: corev1.TaintEffectNoSchedule}}},
 		},
-		Setters: []nodestatus.Setter{nodestatus.StandardLabels(), s.capacity, s.condition},
+		Setters: []nodestatus.Setter{nodestatus.StandardLabels(), nodestatus.ContainerRuntime("cloud://1"), s.capacity, s.condition},
 		HealthChecks: []nodestatus.HealthCheck{func(ctx context.Context, name string) error {
 			if err := n.pods.CheckProvider(ctx, name); err != nil {
 				return &nodestatus.NotReadyError{Reason: "PodsStuck", Message: err.Error()}

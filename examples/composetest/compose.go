@@ -57,7 +57,7 @@ func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsyn
 		Client:        heart.CoreV1(),
 		NodeName:      nodeName,
 		Lease:         leases,
-		Setters:       nodestatus.Standard(nodestatus.Capacity(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8")}, nil)),
+		Setters:       nodestatus.Standard(nodestatus.ContainerRuntime("pretend://1"), nodestatus.Capacity(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8")}, nil)),
 		HealthChecks:  []nodestatus.HealthCheck{pods.CheckProvider}, // the pods are known, and the provider answers
 		OnDeleted:     nodestatus.DeletedReregister,
 		OnShutdown:    nodestatus.ShutdownNotReady,

@@ -126,7 +126,7 @@ func (s *site) newNode() (*node, error) {
 			// scheduled.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
 		}},
-		Setters: nodestatus.Standard(nodestatus.Capacity(corev1.ResourceList{
+		Setters: nodestatus.Standard(nodestatus.ContainerRuntime("pretend://1"), nodestatus.Capacity(corev1.ResourceList{
 			corev1.ResourceCPU:    resource.MustParse("8"),
 			corev1.ResourceMemory: resource.MustParse("32Gi"),
 		}, nil)),

@@ -247,7 +247,7 @@ func (d *driver) sweep(ctx context.Context) error {
 }
 
 // publisher returns the controller that publishes the devices.
-func (d *driver) publisher(client kubernetes.Interface) (*resourceslice.Controller, error) {
+func (d *driver) publisher(client kubernetes.Interface, hooks resourceslice.Hooks) (*resourceslice.Controller, error) {
 	return resourceslice.New(resourceslice.Config{
 		Client:   client.ResourceV1(),
 		NodeName: d.pool,
@@ -255,6 +255,7 @@ func (d *driver) publisher(client kubernetes.Interface) (*resourceslice.Controll
 		Driver:   driverName,
 		// A driver that starts before the kernel's drivers finds no device.
 		HoldEmpty: 10 * time.Second,
+		Hooks:     hooks,
 		// The publisher recovers from all its errors.
 		ErrorHandler: func(ctx context.Context, err error, msg string) {
 			d.HandleError(ctx, fmt.Errorf("%w: %w", kubeletplugin.ErrRecoverable, err), msg)

@@ -82,7 +82,7 @@ func TestErrorsOfThePublisherDoNotEndTheDriver(t *testing.T) {
 				tc.fault(s)
 				var ended []error
 				d := &driver{pool: nodeName, fail: func(err error) { ended = append(ended, err) }}
-				publisher, err := d.publisher(s.Client(apitest.User{}))
+				publisher, err := d.publisher(s.Client(apitest.User{}), resourceslice.Hooks{})
 				if err != nil {
 					t.Fatal(err)
 				}

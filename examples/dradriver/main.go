@@ -19,10 +19,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/resourceslice"
 	"github.com/kubewright/kubewright/resourceslice/claimstatus"
 	"github.com/kubewright/kubewright/resourceslice/claimstore"
@@ -52,7 +54,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags.StringVar(&o.cdiDir, "cdi-dir", "/var/run/cdi", "`path` of the directory in which container runtimes look for CDI files")
 	flags.StringVar(&o.pluginDir, "plugin-dir", filepath.Join(kubeletplugin.KubeletPluginsDir, driverName), "`path` of the directory for the driver's socket")
 	flags.StringVar(&o.kubeletDir, "registry-dir", kubeletplugin.KubeletRegistryDir, "`path` of the directory in which the kubelet looks for plugins")
-	flags.StringVar(&o.probes.address, "probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, such as :8081; none by default")
+	flags.StringVar(&o.probes.address, "probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, and /metrics, such as :8081; none by default")
 	if err := flags.parse(args); err != nil {
 		return err
 	}
@@ -81,7 +83,12 @@ func (o *options) run(ctx context.Context, client kubernetes.Interface, stdout i
 		return err
 	}
 	d := &driver{sys: os.DirFS(o.sysfs), cdiDir: o.cdiDir, pool: o.nodeName, status: status, stdout: stdout, fail: stop, changed: make(chan struct{})}
-	publisher, err := d.publisher(client)
+	registry := prometheus.NewRegistry()
+	hooks, err := metrics.ResourceSlice(registry, resourceslice.Hooks{})
+	if err != nil {
+		return err
+	}
+	publisher, err := d.publisher(client, hooks)
 	if err != nil {
 		return err
 	}
@@ -97,7 +104,10 @@ func (o *options) run(ctx context.Context, client kubernetes.Interface, stdout i
 		return err
 	}
 
-	o.probes.parts = []part{publisher, d.claims}
+	if err := metrics.Health(registry, publisher, d.claims); err != nil {
+		return err
+	}
+	o.probes.parts, o.probes.metrics = []part{publisher, d.claims}, metrics.Handler(registry)
 	return o.probes.during(ctx, func(ctx context.Context) error { return o.serve(ctx, d, publisher, client, stop) })
 }
 

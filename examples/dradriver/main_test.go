@@ -7,7 +7,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,8 +36,9 @@ const nodeName = "n1"
 // machine is a directory with a sysfs, and the driver's other directories.
 type machine struct {
 	*testing.T
-	dir string
-	out output
+	dir    string
+	probes string // the address for probes; empty: none
+	out    output
 }
 
 type output struct {
@@ -101,7 +104,7 @@ func (m *machine) start(client kubernetes.Interface) (stop func()) {
 	ctx, cancel := context.WithCancel(m.Context())
 	o := options{
 		nodeName: nodeName, poll: 10 * time.Millisecond, sysfs: filepath.Join(m.dir, "sys"), cdiDir: filepath.Join(m.dir, "cdi"),
-		pluginDir: filepath.Join(m.dir, "plugin"), kubeletDir: filepath.Join(m.dir, "registry"),
+		pluginDir: filepath.Join(m.dir, "plugin"), kubeletDir: filepath.Join(m.dir, "registry"), probes: probes{address: m.probes},
 	}
 	done := make(chan error, 1)
 	go func() { done <- o.run(ctx, client, &m.out) }()
@@ -215,12 +218,29 @@ func TestAClaimIsPreparedAndUnprepared(t *testing.T) {
 	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}})
 	m := newMachine(t)
 	client := s.Client(apitest.User{})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.probes = listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
 	stop := m.start(client)
 	slices := func() []*resourcev1.ResourceSlice { return apitest.List[*resourcev1.ResourceSlice](s, "") }
 	m.eventually("a slice with a device", func() bool {
 		all := slices()
 		return len(all) == 1 && len(all[0].Spec.Devices) == 1
 	})
+	resp, err := http.Get("http://" + m.probes + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if err != nil || !strings.Contains(string(metrics), "kubewright_resourceslice_") || !strings.Contains(string(metrics), "kubewright_healthy{controller=\"claimstore\"} 1") {
+		t.Errorf("metrics: %v\n%s", err, metrics)
+	}
 	published := slices()[0].Spec.Devices[0]
 	if published.Name != device || *published.Attributes["resource.kubernetes.io/pcieRoot"].StringValue != "pci0000:3a" ||
 		*published.Attributes["resource.kubernetes.io/numaNode"].IntValue != 1 || len(published.Taints) != 0 {

@@ -9,6 +9,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,15 +18,18 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/internal/dirlock"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/podsync"
 )
 
 func main() { kube.Main(run) }
@@ -42,7 +46,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	unregister := flags.Bool("unregister", false, "delete the Nodes at the end; the identity must be allowed to")
 	runFor := flags.Duration("pod-duration", time.Minute, "`time` after which pods that must not be restarted succeed")
 	profiles := flags.String("pprof-address", "", "`address` to serve /debug/pprof at, such as 127.0.0.1:6060; none by default")
-	probeAddress := flags.String("probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, such as :8081; none by default")
+	probeAddress := flags.String("probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, and /metrics, such as :8081; none by default")
 	report := flags.Duration("report-interval", 10*time.Second, "`time` between two progress lines")
 	lockDir := flags.String("lock-dir", filepath.Join(os.TempDir(), fmt.Sprintf("kubewright-nodes-%d", os.Getuid())), "`folder` in which the processes of this machine lock their node prefixes")
 	if err := flags.Parse(args); err != nil {
@@ -80,11 +84,30 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	// Of two processes with the same node name, on two machines, one acts and the other
 	// waits.
 	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }
+	// Each package's hooks become metrics, and then call those of this program.
+	registry := prometheus.NewRegistry()
+	var status *nodestatus.Controller
+	statusHooks, err1 := metrics.NodeStatus(registry, nodestatus.Hooks{
+		Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) },
+		Written:    func(nodestatus.Written) { count.patches.Add(1) },
+		Failed:     func(nodestatus.Failed) { count.failures.Add(1) },
+	})
+	leaseHooks, err2 := metrics.Lease(registry, lease.Hooks{
+		Renewed:      func(lease.Renewed) { count.renewals.Add(1) },
+		Failed:       func(lease.Failed) { count.failures.Add(1) },
+		PhaseChanged: func(p lease.PhaseChanged) { status.Trigger(p.NodeName) }, // the gates may be open
+		Recovered:    func(r lease.Recovered) { status.Resync(r.NodeName) },
+		Deleted:      func(d lease.Deleted) { status.Resync(d.NodeName) },
+	})
+	podHooks, err3 := metrics.PodSync(registry, podsync.Hooks{})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
 	onShutdown := nodestatus.ShutdownLeave
 	if *unregister {
 		onShutdown = nodestatus.ShutdownUnregister
 	}
-	status, err := nodestatus.New(nodestatus.Config{
+	status, err = nodestatus.New(nodestatus.Config{
 		Client:     heartbeats.CoreV1(),
 		Fleet:      true,
 		Template:   template(),
@@ -93,11 +116,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		OnShutdown: onShutdown,
 		// Enough time to delete all nodes at a few hundred requests a second.
 		ShutdownTimeout: nodestatus.DefaultShutdownTimeout + time.Duration(*nodes)*10*time.Millisecond,
-		Hooks: nodestatus.Hooks{
-			Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) },
-			Written:    func(nodestatus.Written) { count.patches.Add(1) },
-			Failed:     func(nodestatus.Failed) { count.failures.Add(1) },
-		},
+		Hooks:           statusHooks,
 	})
 	if err != nil {
 		return err
@@ -108,13 +127,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		ResetConnections: heartbeats.ResetConnections,
 		Owner:            status.OwnerReference,
 		Gate:             status.Live,
-		Hooks: lease.Hooks{
-			Renewed:      func(lease.Renewed) { count.renewals.Add(1) },
-			Failed:       func(lease.Failed) { count.failures.Add(1) },
-			PhaseChanged: func(p lease.PhaseChanged) { status.Trigger(p.NodeName) }, // the gates may be open
-			Recovered:    func(r lease.Recovered) { status.Resync(r.NodeName) },
-			Deleted:      func(d lease.Deleted) { status.Resync(d.NodeName) },
-		},
+		Hooks:            leaseHooks,
 	})
 	if err != nil {
 		return err
@@ -144,12 +157,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	pods, informer, provider, err := newPods(client, *prefix, *runFor, holds)
+	pods, informer, provider, err := newPods(client, *prefix, *runFor, holds, podHooks)
 	if err != nil {
 		return err
 	}
 
-	p := probes{address: *probeAddress, parts: []part{leases, status, pods}}
+	if err := metrics.Health(registry, leases, status, pods); err != nil {
+		return err
+	}
+	p := probes{address: *probeAddress, parts: []part{leases, status, pods}, metrics: metrics.Handler(registry)}
 	return p.during(ctx, func(ctx context.Context) error {
 		group := newGroup(ctx)
 		group.Last(leases.Run) // a node is alive while it ends
@@ -205,7 +221,7 @@ func template() *corev1.Node {
 		Status: corev1.NodeStatus{
 			Capacity:    capacity,
 			Allocatable: capacity,
-			NodeInfo:    corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: runtime.GOARCH, KubeletVersion: "v1.37.0-kubewright"},
+			NodeInfo:    corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: runtime.GOARCH, KubeletVersion: "v1.37.0-kubewright", ContainerRuntimeVersion: "podsim://1"},
 		},
 	}
 }

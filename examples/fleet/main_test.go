@@ -26,13 +26,15 @@ var fleetUser = apitest.ServiceAccountUser("kubewright", "virtual-node")
 
 func TestFleetIsRegisteredAndRenewed(t *testing.T) {
 	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml")
-	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--nodes", "200", "--report-interval", "100ms")
+	probes := exampletest.FreeAddress(t)
+	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--probe-address", probes, "--nodes", "200", "--report-interval", "100ms")
 	exampletest.Eventually(t, s, "200 nodes and leases", func() bool {
 		return len(s.Requests(apitest.Match{Verb: "create", Resource: "leases"})) == 200
 	})
 	exampletest.Eventually(t, s, "the progress line", func() bool {
 		return strings.Contains(program.Output(), "200 of 200 nodes registered")
 	})
+	exampletest.Has(t, probes, "/metrics", "kubewright_lease_", "kubewright_nodestatus_", "kubewright_podsync_", `kubewright_healthy{controller="podsync"} 1`)
 	if err := program.Stop(); err != nil {
 		t.Errorf("the program ended with %v", err)
 	}

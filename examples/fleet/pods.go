@@ -20,7 +20,7 @@ import (
 // newPods returns the controller of all the fleet's pods and its informer,
 // which the caller must run. The controller acts for a node only if gate allows
 // it. One watch covers ten thousand nodes.
-func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, gate podsync.GateFunc) (*podsync.Controller, cache.SharedIndexInformer, *podsim.Provider, error) {
+func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, gate podsync.GateFunc, hooks podsync.Hooks) (*podsync.Controller, cache.SharedIndexInformer, *podsim.Provider, error) {
 	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")
 	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, bound)
 	informer := cache.NewSharedIndexInformerWithOptions(lw, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
@@ -37,6 +37,7 @@ func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, g
 		Provider: provider,
 		Informer: informer,
 		Gate:     gate,
+		Hooks:    hooks,
 		Owns: func(pod *corev1.Pod) bool {
 			return strings.HasPrefix(pod.Spec.NodeName, prefix)
 		},

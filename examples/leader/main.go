@@ -15,10 +15,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 )
 
 func main() { start(run) }
@@ -49,7 +51,7 @@ func (o *options) add(flags *flags) {
 	flags.BoolVar(&o.candidates, "lease-candidates", false, "create a LeaseCandidate, and let the API server or examples/coordinator elect")
 	flags.DurationVar(&o.timing.LeaseDuration, "lease-duration", election.DefaultLeaseDuration, "`time` after the last renewal until another candidate takes over; whole seconds")
 	flags.DurationVar(&o.timing.MinTenure, "min-tenure", election.DefaultMinTenure, "`time` for which a leader leads before it looks for a better candidate")
-	flags.StringVar(&o.probes.address, "probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, such as :8081; none by default")
+	flags.StringVar(&o.probes.address, "probe-address", "", "`address` that answers the probes of a Pod at /healthz and /readyz, and /metrics, such as :8081; none by default")
 	flags.DurationVar(&o.interval, "interval", time.Second, "`time` between two counts")
 }
 
@@ -88,6 +90,17 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 
 	out := &printer{stdout}
+	registry := prometheus.NewRegistry()
+	hooks, err := metrics.Election(registry, o.lease.String(), election.Hooks{
+		LeaderChanged: func(c election.LeaderChanged) { out.printf("leader: %q", c.To) },
+		Offered:       func(o election.Offered) { out.printf("offered the lease to %s", o.To) },
+		TermEnded: func(e election.TermEnded) {
+			out.printf("term %d ended after %v: %v", e.Token, e.Duration.Round(time.Millisecond), e.Cause)
+		},
+	})
+	if err != nil {
+		return err
+	}
 	config := election.Config{
 		Client:   renewals.CoordinationV1(),
 		Lease:    o.lease,
@@ -105,13 +118,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			out.printf("exits: %v", err)
 			os.Exit(1)
 		},
-		Hooks: election.Hooks{
-			LeaderChanged: func(c election.LeaderChanged) { out.printf("leader: %q", c.To) },
-			Offered:       func(o election.Offered) { out.printf("offered the lease to %s", o.To) },
-			TermEnded: func(e election.TermEnded) {
-				out.printf("term %d ended after %v: %v", e.Token, e.Duration.Round(time.Millisecond), e.Cause)
-			},
-		},
+		Hooks: hooks,
 	}
 	if o.candidates {
 		// The only strategy that the API server implements.
@@ -122,7 +129,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	o.probes.parts = []part{candidate}
+	if err := metrics.Health(registry, candidate); err != nil {
+		return err
+	}
+	o.probes.parts, o.probes.metrics = []part{candidate}, metrics.Handler(registry)
 	return o.probes.during(ctx, candidate.Run)
 }
 

@@ -6,8 +6,11 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"k8s.io/client-go/tools/cache"
@@ -45,6 +48,33 @@ func TestProbes(t *testing.T) {
 		if got := s.get(h, path); got != want {
 			t.Errorf("GET %s later: %d, want %d", path, got, want)
 		}
+	}
+}
+
+// The program answers with the metrics of its election.
+func TestMetrics(t *testing.T) {
+	s := electionServer(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a := stand(t, s, "a", "--probe-address", address)
+	says(t, s, a, "counted")
+	resp, err := http.Get("http://" + address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if err != nil || !strings.Contains(string(body), `kubewright_election_leader{election="kubewright/example"} 1`) {
+		t.Errorf("%v\n%s", err, body)
+	}
+	if err := a.Stop(); err != nil {
+		t.Errorf("a ended with %v", err)
 	}
 }
 

@@ -97,7 +97,7 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 			// scheduled.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
 		}},
-		Setters:      nodestatus.Standard(append(setters, nodestatus.Capacity(capacity, nil))...),
+		Setters:      nodestatus.Standard(append(setters, nodestatus.ContainerRuntime("pretend://1"), nodestatus.Capacity(capacity, nil))...),
 		HealthChecks: []nodestatus.HealthCheck{n.pods.CheckProvider},
 		OnDeleted:    nodestatus.DeletedReregister,
 		OnShutdown:   nodestatus.ShutdownNotReady,

@@ -149,4 +149,5 @@ func (c *cloud) ConfigureNode(_ context.Context, node *corev1.Node) {
 	node.Labels = map[string]string{"type": "virtual-kubelet"}
 	node.Spec.Taints = []corev1.Taint{{Key: "virtual-kubelet.io/provider", Value: "cloud", Effect: corev1.TaintEffectNoSchedule}}
 	node.Status.Capacity, node.Status.Allocatable = capacity, capacity
+	node.Status.NodeInfo.ContainerRuntimeVersion = "cloud://1"
 }

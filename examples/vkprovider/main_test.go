@@ -36,7 +36,8 @@ func TestPodsOfAVirtualKubeletProvider(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml", "../rbac/podenv.yaml", "../rbac/nodeapi.yaml")
-			running := exampletest.Start(t, program, append(tc.args, "--kubeconfig", exampletest.Kubeconfig(t, s, tc.user), "--node-name", "vk", "--address=127.0.0.1:0", "--lock-dir", t.TempDir())...)
+			probes := exampletest.FreeAddress(t)
+			running := exampletest.Start(t, program, append(tc.args, "--probe-address", probes, "--kubeconfig", exampletest.Kubeconfig(t, s, tc.user), "--node-name", "vk", "--address=127.0.0.1:0", "--lock-dir", t.TempDir())...)
 			s.Put(newPod("web", "1"))
 			exampletest.Eventually(t, s, "the pod to run and be ready", func() bool {
 				pod := apitest.Get[*corev1.Pod](s, "default", "web")
@@ -47,6 +48,10 @@ func TestPodsOfAVirtualKubeletProvider(t *testing.T) {
 				}
 				return false
 			})
+			if v := apitest.Get[*corev1.Node](s, "", "vk").Status.NodeInfo.ContainerRuntimeVersion; v != "cloud://1" {
+				t.Errorf("container runtime %q", v)
+			}
+			exampletest.Has(t, probes, "/metrics", "kubewright_lease_", "kubewright_nodestatus_", "kubewright_podsync_", "kubewright_nodeapi_", `kubewright_healthy{controller="vkadapter"} 1`)
 			if err := s.Client(apitest.User{}).CoreV1().Pods("default").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"debug/elf"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,9 +17,13 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
 // deployable are the examples with a Dockerfile and a manifest, and those of them that
@@ -29,7 +34,8 @@ var deployable = map[string]bool{"customkubelet": false, "vkprovider": false, "l
 type deployment struct {
 	dockerfile string
 	files      []string // what its manifest tells the reader to apply, the manifest last
-	pod        corev1.PodSpec
+	pod        corev1.PodTemplateSpec
+	objects    []apiruntime.Object
 }
 
 func readDeployment(t *testing.T, name string) (d deployment) {
@@ -52,17 +58,19 @@ func readDeployment(t *testing.T, name string) (d deployment) {
 		t.Fatalf("the comment of the manifest applies %q, want permissions, and %s last", d.files, want)
 	}
 	for _, file := range d.files {
-		for _, object := range decodeStrictly(t, file) {
+		objects := decodeStrictly(t, file)
+		d.objects = append(d.objects, objects...)
+		for _, object := range objects {
 			switch o := object.(type) {
 			case *appsv1.Deployment:
-				d.pod = o.Spec.Template.Spec
+				d.pod = o.Spec.Template
 			case *appsv1.DaemonSet:
-				d.pod = o.Spec.Template.Spec
+				d.pod = o.Spec.Template
 			}
 		}
 	}
-	if len(d.pod.Containers) != 1 {
-		t.Fatalf("%d containers", len(d.pod.Containers))
+	if len(d.pod.Spec.Containers) != 1 {
+		t.Fatalf("%d containers", len(d.pod.Spec.Containers))
 	}
 	return d
 }
@@ -117,9 +125,12 @@ func TestDockerfilesBuild(t *testing.T) {
 			if runsAsRoot := !strings.Contains(d.dockerfile, "\nUSER 65532:65532\n"); runsAsRoot != root {
 				t.Errorf("the image runs as root: %v", runsAsRoot)
 			}
-			c := d.pod.Containers[0]
-			if sc := d.pod.SecurityContext; !root && (sc == nil || sc.RunAsNonRoot == nil || !*sc.RunAsNonRoot) {
+			c := d.pod.Spec.Containers[0]
+			if sc := d.pod.Spec.SecurityContext; !root && (sc == nil || sc.RunAsNonRoot == nil || !*sc.RunAsNonRoot) {
 				t.Error("the Pod does not say runAsNonRoot")
+			}
+			if a := d.pod.Annotations; a["prometheus.io/scrape"] != "true" || a["prometheus.io/port"] != "8081" {
+				t.Errorf("Prometheus does not find the metrics with the annotations %v", a)
 			}
 			help, _ := exec.Command(binary, "--help").CombinedOutput()
 			for _, arg := range c.Args {
@@ -153,18 +164,53 @@ func isStatic(t *testing.T, binary string) {
 	}
 }
 
-// TestManifestsAreAccepted applies the manifests as their comments say. The server only
-// validates and admits them, because their Pods would come to the nodes of other tests.
-func TestManifestsAreAccepted(t *testing.T) {
+// TestManifestsAreApplied applies the manifests as their comments say. The cluster has one
+// Node, on which nothing runs: the objects exist, the API server admits the Pods that the
+// controllers make of them, and to apply them again changes nothing.
+func TestManifestsAreApplied(t *testing.T) {
 	quiet(t)
-	cluster := shared.Cluster(t)
-	applyManifests(t, cluster) // the namespace
+	cluster := ownCluster(t, harness.Options{})
+	client, err := kubernetes.NewForConfig(cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "machine"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	for name := range deployable {
 		d := readDeployment(t, name)
-		args := []string{"apply", "--validate=strict", "--dry-run=server"}
+		var files []string
 		for _, file := range d.files {
-			args = append(args, "-f", "../../"+file)
+			files = append(files, "-f", "../../"+file)
 		}
-		cluster.Kubectl(t, args...)
+		apply := append([]string{"apply", "--validate=strict"}, files...)
+		get := append([]string{"get", `-o=jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid} {.metadata.generation}{"\n"}{end}`}, files...)
+		cluster.Kubectl(t, apply...)
+		once := cluster.Kubectl(t, get...)
+		cluster.Kubectl(t, apply...)
+		if twice := cluster.Kubectl(t, get...); twice != once || strings.Count(once, "\n") != len(d.objects) {
+			t.Errorf("%s has %d objects. Applied once:\n%sand twice:\n%s", name, len(d.objects), once, twice)
+		}
+		var namespace string
+		pods := 0
+		for _, object := range d.objects {
+			switch o := object.(type) {
+			case *appsv1.Deployment:
+				namespace, pods = o.Namespace, int(*o.Spec.Replicas)
+				cluster.Kubectl(t, "wait", "--timeout=90s", fmt.Sprintf("--for=jsonpath={.status.replicas}=%d", pods), "-n", namespace, "deployment/"+name)
+			case *appsv1.DaemonSet:
+				namespace, pods = o.Namespace, 1
+				cluster.Kubectl(t, "wait", "--timeout=90s", "--for=jsonpath={.status.currentNumberScheduled}=1", "-n", namespace, "daemonset/"+name)
+			}
+		}
+		made, err := client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + name})
+		if err != nil || len(made.Items) != pods || pods == 0 {
+			t.Errorf("%s has %d pods, want %d: %v", name, len(made.Items), pods, err)
+		}
+		for _, pod := range made.Items {
+			if _, err := client.CoreV1().ServiceAccounts(namespace).Get(t.Context(), pod.Spec.ServiceAccountName, metav1.GetOptions{}); err != nil || pod.Annotations["prometheus.io/port"] != "8081" {
+				t.Errorf("%s: %v, annotations %v", pod.Name, err, pod.Annotations)
+			}
+		}
 	}
 }

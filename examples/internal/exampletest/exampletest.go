@@ -9,10 +9,12 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -135,6 +137,36 @@ func Server(t *testing.T, manifests ...string) *apitest.Server {
 	s := apitest.New(apitest.Options{})
 	s.Authorize(apitest.AnyOf(apitest.NodeRules, rbac))
 	return s
+}
+
+// FreeAddress returns an address of this machine at which a program can listen.
+func FreeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// Has gets a page of a program and checks that it has each of the texts.
+func Has(t *testing.T, address, page string, texts ...string) {
+	t.Helper()
+	resp, err := http.Get("http://" + address + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("%s: %s, %v", page, resp.Status, err)
+	}
+	for _, text := range texts {
+		if !strings.Contains(string(body), text) {
+			t.Errorf("%s has no %s:\n%s", page, text, body)
+		}
+	}
 }
 
 // NothingRefused checks that the program sent no request that its permissions
