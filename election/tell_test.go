@@ -217,6 +217,29 @@ func TestVacantIsTheTimeOfTheFailOver(t *testing.T) {
 	})
 }
 
+// TestRenewedIsAboutRenewals: not about reads, the claim, the hand-over, and renewals that fail.
+func TestRenewedIsAboutRenewals(t *testing.T) {
+	inRig(t, func(r *rig) {
+		var told []time.Duration
+		a := r.start("a", func(cfg *Config) { cfg.Hooks.Renewed = func(e Renewed) { told = append(told, e.Latency) } })
+		r.sleep(time.Second)
+		r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "update"}, Times: 2, Status: statuserr.InternalError("etcd")})
+		r.sleep(30 * time.Second)
+		if err := a.stop(); err != nil { // a hand-over
+			t.Error(err)
+		}
+		renewals := len(r.server.Requests(apitest.Match{Verb: "update"})) - 3
+		if len(told) != renewals || renewals < 8 {
+			t.Errorf("Renewed was called %d times, want once for each of %d renewals", len(told), renewals)
+		}
+		for _, latency := range told {
+			if latency != 5*time.Millisecond {
+				t.Errorf("a renewal took %v", latency)
+			}
+		}
+	})
+}
+
 // A candidate accepts an offer before the leader has got the answer to it.
 func TestElapsedIsTheTimeOfTheOffer(t *testing.T) {
 	inRig(t, func(r *rig) {
