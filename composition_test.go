@@ -27,11 +27,12 @@ import (
 // A composed node is the node of the example in a bubble.
 type composed struct {
 	*testing.T
-	server *apitest.Server
-	begun  time.Time
-	cancel context.CancelFunc
-	done   chan struct{}
-	err    error
+	server  *apitest.Server
+	backend *podsynctest.Backend
+	begun   time.Time
+	cancel  context.CancelFunc
+	done    chan struct{}
+	err     error
 }
 
 var (
@@ -65,18 +66,23 @@ func composeBlind(t *testing.T, test func(c *composed)) {
 // compose runs serve in a bubble.
 func compose(t *testing.T, test func(c *composed)) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &composed{T: t, server: apitest.New(apitest.Options{}), begun: time.Now(), done: make(chan struct{})}
-		ctx, cancel := context.WithCancel(t.Context())
-		c.cancel = cancel
-		provider := podsynctest.NewBackend(podsynctest.Options{}).Connect()
-		go func() {
-			defer close(c.done)
-			c.err = serve(ctx, c.server.Client(apitest.NodeUser("n1")), "n1", stubborn{provider})
-		}()
+		c := &composed{T: t, server: apitest.New(apitest.Options{}), backend: podsynctest.NewBackend(podsynctest.Options{Forgets: true}), begun: time.Now()}
+		c.serve()
 		test(c)
-		cancel()
+		c.cancel()
 		<-c.done
 	})
+}
+
+// serve begins a process.
+func (c *composed) serve() {
+	var ctx context.Context
+	ctx, c.cancel = context.WithCancel(c.Context())
+	c.done = make(chan struct{})
+	go func() {
+		defer close(c.done)
+		c.err = serve(ctx, c.server.Client(apitest.NodeUser("n1")), "n1", stubborn{c.backend.Connect()})
+	}()
 }
 
 func (c *composed) pass(d time.Duration) {
@@ -199,6 +205,67 @@ func TestTheNodeIsMissedWithItsLease(t *testing.T) {
 				t.Errorf("the lease of a Node that is gone is created after %v", made)
 			}
 		})
+	}
+}
+
+// The API server is restored from a backup, while the program runs or between two processes. What
+// lives in the backup runs, what does not is stopped, and the Node and its lease are right.
+func TestANodeOutlivesARestore(t *testing.T) {
+	for offset := time.Duration(0); offset < 10*time.Second; offset += 3 * time.Second {
+		for _, between := range []bool{false, true} {
+			compose(t, func(c *composed) {
+				c.pass(time.Minute)
+				putPod(c.server, "stays")
+				putPod(c.server, "deleted")
+				c.pass(20*time.Second + offset)
+				restore := c.server.Backup()
+				deleted := apitest.Get[*corev1.Pod](c.server, "default", "deleted")
+				apitest.Remove[*corev1.Pod](c.server, "default", "deleted")
+				putPod(c.server, "new")
+				c.pass(20 * time.Second)
+				stays, made := apitest.Get[*corev1.Pod](c.server, "default", "stays"), apitest.Get[*corev1.Pod](c.server, "default", "new")
+				if c.backend.Running(deleted.UID) || !c.backend.Running(made.UID) {
+					t.Errorf("before the restore %+v", c.backend.Held())
+				}
+				if between { // the process is killed: it says nothing to the API
+					back := c.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+					c.cancel()
+					<-c.done
+					back()
+				}
+				restore()
+				c.backend.Restored()
+				if between {
+					c.serve()
+				}
+				restored := time.Now()
+				c.pass(3 * time.Minute)
+				for _, name := range []string{"stays", "deleted"} {
+					pod := apitest.Get[*corev1.Pod](c.server, "default", name)
+					if pod.Status.Phase != corev1.PodRunning || !c.backend.Running(pod.UID) {
+						t.Errorf("%s is %s, and runs: %v", name, pod.Status.Phase, c.backend.Running(pod.UID))
+					}
+				}
+				if c.backend.Running(made.UID) {
+					t.Error("a pod runs that the API does not have")
+				}
+				if starts := c.backend.Calls(podsync.OpStart); len(starts) != 4 {
+					t.Errorf("%d calls of Start, want one for each pod, and one for that which lives again", len(starts))
+				}
+				if before := apitest.Get[*corev1.Pod](c.server, "default", "stays"); before.UID != stays.UID {
+					t.Error("a pod that stays has another UID")
+				}
+				if ready := c.ready(); ready != corev1.ConditionTrue {
+					t.Errorf("Ready is %s", ready)
+				}
+				if last := c.lastBefore(time.Now()); time.Since(last) > 11*time.Second || !last.After(restored) {
+					t.Errorf("the lease was renewed last %v after the restore", last.Sub(restored))
+				}
+				for _, v := range c.backend.Violations() {
+					t.Error(v)
+				}
+			})
+		}
 	}
 }
 
