@@ -162,6 +162,9 @@ func soak(t *testing.T, seed uint64) {
 			s.t.Notef("crash")
 			s.crash()
 			pass(pick(r, 0, time.Second, 10*time.Minute))
+			if s.rand.IntN(4) == 0 {
+				s.backUpOrRestore() // while no process runs
+			}
 			s.start()
 		}
 	}
@@ -296,22 +299,27 @@ func (s *soaker) step() {
 			s.clean = append(s.clean, func() { s.records.setFail(nil, false) })
 		}
 	case 29, 30:
-		if s.restore == nil {
-			s.t.Notef("a backup")
-			s.restore = s.server.Backup()
-			break
-		}
-		s.t.Notef("the API server is restored")
-		s.mu.Lock()
-		s.restored = time.Now()
-		s.mu.Unlock()
-		s.restore()
-		s.restore = nil
-		s.backend.Restored()
-		clear(s.ended) // what ended since the backup has not
-		clear(s.before)
+		s.backUpOrRestore()
 	}
 	synctest.Wait()
+}
+
+// backUpOrRestore makes a backup of the API server, or restores the last one.
+func (s *soaker) backUpOrRestore() {
+	if s.restore == nil {
+		s.t.Notef("a backup")
+		s.restore = s.server.Backup()
+		return
+	}
+	s.t.Notef("the API server is restored")
+	s.mu.Lock()
+	s.restored = time.Now()
+	s.mu.Unlock()
+	s.restore()
+	s.restore = nil
+	s.backend.Restored()
+	clear(s.ended) // what ended since the backup has not
+	clear(s.before)
 }
 
 func (s *soaker) create(name string) {
