@@ -82,6 +82,10 @@ func (g *gates) mayAct(t *entry) bool {
 	return n.state == gateOpen
 }
 
+// joined reports whether a List was applied and the gate of the pod's node is open, so that the pod
+// may be decided about. The lock of the table must be held.
+func (g *gates) joined(t *entry) bool { return g.pods.synced && g.mayAct(t) }
+
 // get returns a node. The lock of the table must be held.
 func (g *gates) get(node string) *gatedNode {
 	n := g.nodes[node]
@@ -263,7 +267,7 @@ func (g *gates) open(ctx context.Context, node string) {
 		switch {
 		case before == gateClosed:
 			g.pods.apply(t, at, core.GateOpened{Seq: g.pods.tick()})
-		case g.pods.synced && t.Seen() && !t.Known():
+		case g.joined(t) && t.Seen() && !t.Known():
 			g.pods.apply(t, at, core.Joined{})
 		}
 	}

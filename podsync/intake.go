@@ -102,7 +102,7 @@ func (i *intake) onUpdate(obj any) {
 	}
 	if news.First {
 		i.reports.join(t, at)
-		if i.pods.synced && i.gates.mayAct(t) {
+		if i.gates.joined(t) {
 			i.pods.apply(t, at, core.Joined{})
 		}
 	}
@@ -410,7 +410,7 @@ func (r *reports) apply(t *entry, at core.Moment, st *State, fp, seq uint64, fro
 	before := r.observer.before(t)
 	news := r.pods.apply(t, at, core.Reported{
 		Seq: seq, FromList: fromList, Report: own.report(), FP: fp, NodeName: nodeIf(fromList, st),
-		Joined: r.pods.synced && r.gates.mayAct(t),
+		Joined: r.gates.joined(t),
 	})
 	if news.Dropped != "" {
 		r.observer.dropped(t.ref, news.Dropped, nil)

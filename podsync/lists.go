@@ -136,7 +136,7 @@ func (l *lister) list(ctx context.Context) error {
 		l.pods.retry(core.Calls, at, func(*entry) bool { return true }) // the backend is back
 	}
 	l.health.succeeded()
-	l.pods.listNo++
+	l.pods.listed = begin
 	for i := range states {
 		l.apply(at, begin, &states[i], fps[i])
 	}
@@ -166,7 +166,7 @@ func (l *lister) tellFound(ctx context.Context) {
 		switch {
 		case t.Orphan():
 			orphans = append(orphans, name)
-		case t.listNo == l.pods.listNo:
+		case l.pods.shows(t):
 			found = append(found, name)
 		case t.Ran():
 			lost = append(lost, name)
@@ -194,7 +194,7 @@ func (l *lister) apply(at core.Moment, begin uint64, st *State, fp uint64) {
 		if st.UID == "" {
 			// It may be the instance of any pod of the name: none is absent.
 			for t := l.pods.names[nameOf(st.Ref)]; t != nil; t = t.next {
-				t.listNo = l.pods.listNo
+				t.shown = begin
 			}
 			l.observer.dropped(st.Ref, DroppedAmbiguous, nil)
 			return
@@ -209,7 +209,7 @@ func (l *lister) apply(at core.Moment, begin uint64, st *State, fp uint64) {
 		l.supersede(t, st.Ref, at)
 		return
 	}
-	t.listNo = l.pods.listNo
+	t.shown = begin
 	l.reports.apply(t, at, st, fp, begin, true)
 }
 
@@ -230,7 +230,7 @@ func (l *lister) supersede(t *entry, ref Ref, at core.Moment) {
 		return // Start is under way, and the List is older
 	}
 	earlier := l.pods.add(ref, core.NewLeftover(&l.pods.rules, at.Since, l.pods.tick(), l.gates.nodeOf(t)))
-	earlier.listNo = l.pods.listNo
+	earlier.shown = l.pods.listed
 	l.observer.warn(t, reasonNameTaken, actionStart, messageInstanceWithoutUID)
 	l.pods.markDirty(earlier)
 }
@@ -243,7 +243,7 @@ func (l *lister) conclude(t *entry, at core.Moment, begin uint64) {
 			break
 		}
 	}
-	shown := t.listNo == l.pods.listNo
+	shown := l.pods.shows(t)
 	if shown && t.Known() {
 		return // as for most pods
 	}

@@ -60,9 +60,9 @@ type entry struct {
 	blocking    bool       // as last published to the pods of its name
 	dirty       bool
 	queued      [queueCount]bool
-	reported    bool // it was reported that the orphan is kept
-	illegalTold bool // an illegal step was reported
-	listNo      uint32
+	reported    bool       // it was reported that the orphan is kept
+	illegalTold bool       // an illegal step was reported
+	shown       uint64     // when the last List that shows it began
 	slot        queue.Slot // in table.wakes
 
 	cancelCall, cancelWrite context.CancelFunc
@@ -96,8 +96,8 @@ type table struct {
 	verify chan struct{} // suspects are due
 
 	mu       sync.Mutex
-	seq      uint64 // orders calls, reports and lists
-	listNo   uint32
+	seq      uint64 // the last number in the order of events
+	listed   uint64 // when the last List that was applied began; 0: none was
 	pods     map[types.UID]*entry
 	names    map[types.NamespacedName]*entry // heads of chains
 	dirty    []*entry
@@ -208,6 +208,9 @@ func (b *table) remove(t *entry) {
 	t.next = nil
 }
 
+// shows reports whether the last List that was applied shows t.
+func (b *table) shows(t *entry) bool { return t.shown == b.listed }
+
 // has reports whether t is in the table.
 func (b *table) has(t *entry) bool { return b.pods[keyOf(t.ref)] == t }
 
@@ -241,7 +244,7 @@ func (b *table) nameFree(t *entry) bool {
 // that the last List left out is held only because that may be a mistake: it proves nothing.
 func (b *table) counts(t *entry) bool {
 	_, ending := t.Ending()
-	return t.Held() && (!ending || t.listNo == b.listNo)
+	return t.Held() && (!ending || b.shows(t))
 }
 
 // waiters yields the pods that wait for the name of the orphan t.
@@ -460,7 +463,7 @@ func (l *loop) publish(ctx context.Context, t *entry) {
 // lists. If it were forgotten, it would be found again as a new orphan.
 func (l *loop) lingers(t *entry) bool {
 	reason, _ := t.Ending()
-	return t.ref.UID != "" && reason == core.StopOrphaned && t.listNo == l.pods.listNo
+	return t.ref.UID != "" && reason == core.StopOrphaned && l.pods.shows(t)
 }
 
 // forget drops a pod.

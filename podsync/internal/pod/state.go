@@ -102,9 +102,9 @@ const (
 // Invariant: kept waits for a List.
 type providerState struct {
 	lasting
+	born         uint64 // only a List that began later counts, in the order of events
 	instance     instance
 	sight        sight
-	born         uint64 // only a List that began later counts, in the order of events
 	needsInspect bool
 	// annotated says that Annotate has succeeded. It is not lasting: while the gate is closed
 	// another process may start the pod, with annotations of its own.
