@@ -270,11 +270,10 @@ func (l *lister) decideLosses(at core.Moment) {
 			held++
 		}
 	}
-	many := core.TooMany(len(lost), 0, held)
 	var kept []Ref
 	for _, t := range lost {
 		switch {
-		case !many || t.LossBelievable(at.Since):
+		case l.pods.rules.Believed(at.Since, t.LostSince(), len(lost), 0, held):
 			if l.pods.apply(t, at, core.LossBelieved{}).Lost {
 				l.observer.warn(t, ReasonLost, actionSync, core.MessageLost)
 			}

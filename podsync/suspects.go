@@ -219,17 +219,16 @@ func (s *suspects) decide(ctx context.Context, at core.Moment, asked bool) {
 			gone = append(gone, t)
 		}
 	}
-	many := core.TooMany(len(gone), unsure, held)
 	var kept []Ref
 	for _, t := range gone {
-		if many && !t.SuspectBelievable(at.Since, len(gone), unsure, held) {
+		if since, _ := t.Suspicion(); !s.pods.rules.Believed(at.Since, since, len(gone), unsure, held) {
 			kept = append(kept, t.ref)
 			s.pods.apply(t, at, core.SuspectHeld{})
 			continue
 		}
 		s.stop(ctx, at, t)
 	}
-	if len(kept) > 0 && asked || len(kept) == 0 && s.heldBack && !many {
+	if len(kept) > 0 && asked || len(kept) == 0 && s.heldBack && !core.TooMany(len(gone)+unsure, held) {
 		s.holdBack(ctx, kept, held)
 	}
 }

@@ -526,10 +526,11 @@ func (w *script) run(words []string) string {
 		}
 		return w.apply(LossBelieved{})
 	case "believable":
+		since := w.state.LostSince()
 		if _, suspect := w.state.Suspect(); suspect {
-			return fmt.Sprint(w.state.SuspectBelievable(w.now, 10, 0, 10))
+			since, _ = w.state.Suspicion()
 		}
-		return fmt.Sprint(w.state.LossBelievable(w.now))
+		return fmt.Sprint(w.rules.Believed(w.now, since, 10, 0, 10))
 	case "inspect":
 		return w.apply(LossQuestioned{})
 	case "call":

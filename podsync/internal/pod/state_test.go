@@ -521,7 +521,7 @@ func TestTooMany(t *testing.T) {
 		{1, 0, 1, false}, {2, 0, 2, true}, {2, 0, 3, false}, {1, 1, 2, true}, {0, 0, 0, false},
 		{5, 0, 20, false}, {6, 0, 20, true}, {3, 3, 20, true}, {25, 0, 100, false}, {26, 0, 100, true},
 	} {
-		if got := TooMany(tc.gone, tc.unsure, tc.held); got != tc.want {
+		if got := TooMany(tc.gone+tc.unsure, tc.held); got != tc.want {
 			t.Errorf("%+v: %v", tc, got)
 		}
 	}

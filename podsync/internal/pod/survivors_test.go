@@ -92,19 +92,17 @@ func TestThePauseAfterAConflictIsShort(t *testing.T) {
 // While the API does not answer about some suspects, the others are not stopped, even after
 // MassHold, unless they are too many by themselves.
 func TestSuspectsWithoutAnAnswerKeepTheOthersRunning(t *testing.T) {
-	s := runningPod()
-	s.r.MassHold = time.Minute
-	s.suspect.goneSince = tick
+	r := Rules{MassHold: time.Minute}
 	now := tick + time.Minute
 	for _, tc := range []struct {
 		gone, unsure, held int
 		want               bool
-	}{{3, 10, 20, false}, {3, 0, 20, true}, {10, 3, 20, true}} {
-		if got := s.SuspectBelievable(now, tc.gone, tc.unsure, tc.held); got != tc.want {
+	}{{3, 10, 20, false}, {3, 0, 20, true}, {10, 3, 20, true}, {10, 0, 20, true}} {
+		if got := r.Believed(now, tick, tc.gone, tc.unsure, tc.held); got != tc.want {
 			t.Errorf("%+v: %v", tc, got)
 		}
 	}
-	if s.SuspectBelievable(now-1, 10, 0, 20) {
+	if r.Believed(now-1, tick, 10, 0, 20) {
 		t.Error("before MassHold")
 	}
 }
@@ -654,14 +652,9 @@ func TestWhichHoldsEnd(t *testing.T) {
 		{time.Minute, time.Minute, true}, {time.Minute, time.Minute - 1, false},
 		{-1, time.Hour, false}, {0, time.Hour, false}, {1, 0, false}, {1, 1, true},
 	} {
-		s := runningPod()
-		s.r.MassHold = tc.hold
-		s.suspect.goneSince, s.provider.lostSince = tick, tick
-		if got := s.SuspectBelievable(tick+tc.age, 10, 0, 10); got != tc.want {
-			t.Errorf("%+v: a suspect: %v", tc, got)
-		}
-		if got := s.LossBelievable(tick + tc.age); got != tc.want {
-			t.Errorf("%+v: a loss: %v", tc, got)
+		r := Rules{MassHold: tc.hold}
+		if got := r.Believed(tick+tc.age, tick, 10, 0, 10); got != tc.want {
+			t.Errorf("%+v: %v", tc, got)
 		}
 	}
 }

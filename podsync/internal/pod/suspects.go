@@ -91,25 +91,25 @@ func (t *State) stopSuspect(now Instant) bool {
 	return true
 }
 
-// SuspectBelievable reports whether the suspect has been gone for MassHold. gone, unsure and
-// held are the numbers for TooMany.
-func (t *State) SuspectBelievable(now Instant, gone, unsure, held int) bool {
-	hold := t.rules.MassHold
-	return hold > 0 && now-t.suspect.goneSince >= hold && (unsure == 0 || TooMany(gone, 0, held))
+// LostSince returns when Lists first left out the pod, 0 if it can't be lost.
+func (t *State) LostSince() Instant { return t.provider.lostSince }
+
+// Believed reports whether a pod that has been gone or lost since an instant is believed to be: not
+// so many are, or this one for MassHold. So many are more likely a mistake, such as an API server
+// that was restored from a backup, than the truth: gone are those that are gone or lost, held all
+// that the provider holds. unsure are those that the API did not answer for. They count, because it
+// may answer for a few at a time, and a mistake must not be carried out in small parts.
+func (r *Rules) Believed(now, since Instant, gone, unsure, held int) bool {
+	switch {
+	case !TooMany(gone+unsure, held):
+		return true
+	case unsure > 0 && !TooMany(gone, held):
+		return false // the answers decide
+	}
+	return r.MassHold > 0 && now-since >= r.MassHold
 }
 
-// LossBelievable reports whether Lists have left out the pod for MassHold.
-func (t *State) LossBelievable(now Instant) bool {
-	hold := t.rules.MassHold
-	return hold > 0 && now-t.provider.lostSince >= hold
-}
-
-// TooMany reports whether so many suspects are more likely a mistake, such as an
-// API server that was restored from a backup, than the truth: gone are the pods that are
-// gone, held all that the provider holds. Suspects that the
-// API did not answer for count: it may answer for a few at a time, and a mistake
-// must not be carried out in small parts.
-func TooMany(gone, unsure, held int) bool {
-	n := gone + unsure
+// TooMany reports whether n of the pods that the provider holds are too many to be gone at once.
+func TooMany(n, held int) bool {
 	return n > max(fewSuspects, held/suspectShare) || n > 1 && n >= held
 }
