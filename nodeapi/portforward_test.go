@@ -282,6 +282,48 @@ func TestCopyPassesOnTheEndOfEachDirection(t *testing.T) {
 	})
 }
 
+// halves is a stream whose output ends with Close and whose input goes on.
+type halves struct {
+	io.Reader
+	io.WriteCloser
+}
+
+// TestCopyReadsOnAfterThePodHasEnded its output: bytes of the client still arrive.
+func TestCopyReadsOnAfterThePodHasEnded(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	arrived := make(chan string, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.(*net.TCPConn).CloseWrite()
+		data, err := io.ReadAll(conn)
+		arrived <- fmt.Sprintf("%s %v", data, err)
+	}()
+	conn := dial(t, listener.Addr().String())
+	fromClient, client := io.Pipe()
+	toClient, output := io.Pipe()
+	copied := make(chan error, 1)
+	go func() { copied <- Copy(t.Context(), halves{fromClient, output}, conn) }()
+	if data, err := io.ReadAll(toClient); err != nil || len(data) != 0 { // until Copy has closed it
+		t.Errorf("%q, %v", data, err)
+	}
+	fmt.Fprint(client, "late")
+	_ = client.Close()
+	if got := await(t, "the bytes", arrived); got != "late <nil>" {
+		t.Error(got)
+	}
+	if err := await(t, "the end of Copy", copied); err != nil {
+		t.Error(err)
+	}
+}
+
 // virtual-kubelet passed each of the two timeouts as the other.
 func TestForwardsEndAfterTheIdleTimeoutNotTheCreationTimeout(t *testing.T) {
 	r := start(t, &testBackend{forward: echo}, func(cfg *Config) {
