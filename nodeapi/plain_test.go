@@ -4,11 +4,13 @@
 package nodeapi
 
 import (
+	"bufio"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -100,5 +102,32 @@ func TestAnswersThatAreNotReadAreGivenUp(t *testing.T) {
 	}
 	if code, body := r.get("/pods"); code != http.StatusOK || len(body) < 200*100<<10 {
 		t.Errorf("a client that reads: %d, %d bytes", code, len(body))
+	}
+}
+
+// hijackable is an answer whose connection can be taken over.
+type hijackable struct{ http.ResponseWriter }
+
+func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, _ := net.Pipe()
+	return conn, bufio.NewReadWriter(bufio.NewReader(conn), bufio.NewWriter(conn)), nil
+}
+
+// TestOnlyAStreamTakesItsConnectionOver: with the connection of another answer, a handler
+// of metrics would leave the limits and the end of the Server behind.
+func TestOnlyAStreamTakesItsConnectionOver(t *testing.T) {
+	takeOver := func(conn net.Conn) net.Conn { return conn }
+	for name, w := range map[string]*response{
+		"no connection": {w: httptest.NewRecorder(), hijack: takeOver},
+		"no stream":     {w: hijackable{httptest.NewRecorder()}},
+		"neither":       {w: httptest.NewRecorder()},
+	} {
+		if _, _, err := w.Hijack(); err == nil || w.code != 0 {
+			t.Errorf("%s: %v, code %d", name, err, w.code)
+		}
+	}
+	w := &response{w: hijackable{httptest.NewRecorder()}, hijack: takeOver}
+	if _, _, err := w.Hijack(); err != nil || w.code != http.StatusSwitchingProtocols {
+		t.Errorf("a stream: %v, code %d", err, w.code)
 	}
 }
