@@ -923,6 +923,46 @@ func TestRest(t *testing.T) {
 	}
 }
 
+// A program that does not yet know that an owner is gone makes its child again, and the garbage
+// collector removes it, as in a cluster: now and then, and not at once each time.
+func TestGarbageIsNotCollectedAtOnce(t *testing.T) {
+	report := explore.Find(t, only("delete"), func(w *explore.World) explore.Scenario {
+		w.Server.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app"}})
+		var knows atomic.Bool
+		return explore.Scenario{
+			Outside: []explore.Outside{{Name: "disk", List: func() []string {
+				if knows.Load() {
+					return []string{"app"}
+				}
+				return nil
+			}}},
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				maps := kubernetes.NewForConfigOrDie(p.Config).CoreV1().ConfigMaps("default")
+				var owner *corev1.ConfigMap
+				var asked time.Time
+				for ctx.Err() == nil {
+					if time.Since(asked) > 8*time.Second {
+						owner, _ = maps.Get(ctx, "app", metav1.GetOptions{})
+						asked = time.Now()
+						knows.Store(owner.GetName() != "")
+					}
+					if owner.GetName() != "" && !has(w, "app-child")() { // known at once, as from an informer
+						_, _ = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+							Name: "app-child", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))},
+						}}, metav1.CreateOptions{})
+					}
+					time.Sleep(time.Millisecond)
+				}
+				return nil
+			}}},
+			Steps: []explore.Step{{Name: "made", Until: has(w, "app-child")}},
+		}
+	})
+	if report.Plans == 0 || len(report.Findings) > 0 {
+		t.Errorf("%d plans: %+v", report.Plans, report.Findings)
+	}
+}
+
 // A fault of the caller's own is tried at rest too, where nothing else makes the program look.
 func TestOwnFaultAtRest(t *testing.T) {
 	for _, once := range []bool{false, true} {
