@@ -210,6 +210,34 @@ func TestAnEntryFitsIntoItsSizeClass(t *testing.T) {
 	}
 }
 
+// Records are written for as long as final statuses are. Everything else ends with Run.
+func TestWhichCallsOutliveRun(t *testing.T) {
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := &caller{pods: &table{run: &runState{callCtx: stopped, apiCtx: t.Context()}}}
+	for op := range coreOps {
+		if outlives := c.contextOf(op).Err() == nil; outlives != (op == core.Save || op == core.Remove) {
+			t.Errorf("%s outlives Run: %v", op, outlives)
+		}
+	}
+}
+
+// The error that suspects are held back says for how long.
+func TestHowLongSuspectsAreHeld(t *testing.T) {
+	for hold, want := range map[time.Duration]string{time.Minute: "run on for 1m0s", -1: "run on for ever"} {
+		var told string
+		b := &table{run: &runState{}}
+		s := &suspects{pods: b, observer: &observer{pods: b}, massHold: hold, handler: func(_ context.Context, err error, _ string) { told = err.Error() }}
+		s.holdBack(t.Context(), []Ref{{UID: "u"}}, 1)
+		for _, effect := range b.effects {
+			effect()
+		}
+		if !strings.HasSuffix(told, want) {
+			t.Errorf("%v: %s", hold, told)
+		}
+	}
+}
+
 // Every call that the core may ask for is made, and if it fails an event says so.
 func TestEveryCallIsMade(t *testing.T) {
 	silent := map[core.Op]bool{core.Inspect: true} // the next List decides

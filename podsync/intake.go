@@ -141,14 +141,10 @@ func (i *intake) asksOwns(pod *corev1.Pod) (yes bool) {
 		yes = i.owns(pod)
 		return nil
 	})
-	i.pods.mu.Lock()
 	if err != nil {
+		i.pods.mu.Lock()
 		i.undecided[pod.UID] = nameOf(RefOf(pod))
-	} else {
-		delete(i.undecided, pod.UID)
-	}
-	i.pods.mu.Unlock()
-	if err != nil {
+		i.pods.mu.Unlock()
 		i.refuse(pod, err)
 	}
 	return yes && err == nil
