@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,6 +193,8 @@ func TestMarkedNotReadyIsRepaired(t *testing.T) {
 func TestInvalidStatusThenDelete(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		bubble(t, podsynctest.Options{}, func(w *world) {
+			r := &recorder{t: t}
+			w.cfg.EventRecorder = r
 			w.run()
 			pod := w.bind(newPod("a"))
 			invalid := statuserr.New(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "status.x: Invalid value")
@@ -207,6 +211,12 @@ func TestInvalidStatusThenDelete(t *testing.T) {
 			w.expectGone("a")
 			if len(w.dropped) == 0 || w.dropped[0].Reason != podsync.DroppedInvalid {
 				t.Errorf("dropped: %+v", w.dropped)
+			}
+			events := r.take()
+			if !slices.ContainsFunc(events, func(e string) bool {
+				return strings.Contains(e, "InvalidStatus") && strings.Contains(e, "Invalid value")
+			}) {
+				t.Errorf("no event says that the status is refused: %q", events)
 			}
 		})
 	}
