@@ -355,14 +355,19 @@ func TestWorkThatReturnsEndsRun(t *testing.T) {
 	failure := errors.New("done for")
 	for _, want := range []error{nil, failure} {
 		inRig(t, func(r *rig) {
+			var term Term
 			a := r.new("a", func(cfg *Config) {
-				cfg.Lead = func(ctx context.Context, _ Term) error {
+				cfg.Lead = func(_ context.Context, now Term) error {
+					term = now
 					time.Sleep(time.Minute)
 					return want
 				}
 			})
 			if err := a.Run(r.Context()); !errors.Is(err, want) {
 				t.Errorf("Run = %v, want %v", err, want)
+			}
+			if term.Valid() || a.IsLeader() {
+				t.Error("the term goes on without its work")
 			}
 			if spec.HolderOf(r.lease()) != "" {
 				t.Error("not released")
