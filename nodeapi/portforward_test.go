@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -226,6 +227,24 @@ func TestAWebSocketForwardsPorts(t *testing.T) {
 		if resp.StatusCode != 400 {
 			t.Errorf("%.40s: %s", query, resp.Status)
 		}
+	}
+}
+
+// TestAWebSocketEndsWithItsForwards: it names all its ports when it begins, so nothing is
+// left to do when they have ended.
+func TestAWebSocketEndsWithItsForwards(t *testing.T) {
+	r := start(t, &testBackend{forward: func(context.Context, Pod, uint16, io.ReadWriteCloser) error { return nil }}, nil)
+	ws := r.webSocket("/portForward/default/web?port=80&port=443", "v4.channel.k8s.io")
+	_ = ws.SetReadDeadline(time.Now().Add(patience))
+	var err error
+	for err == nil {
+		_, _, err = ws.ReadMessage()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection goes on")
+	}
+	if done := r.awaitRequest(endpointPortForward); done.Err != nil {
+		t.Error(done.Err)
 	}
 }
 
