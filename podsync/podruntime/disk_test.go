@@ -187,7 +187,7 @@ func TestVolumesInMemoryAreNotMeasured(t *testing.T) {
 	if got := measure(); len(got) != 2 || got["m"] < 1<<20 || got["d"] < 1<<20 {
 		t.Errorf("on the disk: %v", got)
 	}
-	if err := mountMemoryVolumes(pod, dir); err != nil {
+	if err := restoreEmptyDirs(pod, dir); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -193,10 +193,8 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 			_ = removeTree(draft)
 		}
 	}()
-	for _, dir := range []string{"", "volumes", "runs", "messages", "containers"} {
-		if err := os.Mkdir(filepath.Join(draft, dir), 0o700); err != nil {
-			return "", err
-		}
+	if err := errors.Join(os.MkdirAll(s.pods(), 0o700), makeDirs(draft)); err != nil {
+		return "", err
 	}
 	if err := errors.Join(spareStop(draft), prepare(draft)); err != nil {
 		return "", err
@@ -205,6 +203,14 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 		return "", err
 	}
 	return dir, os.Rename(draft, dir)
+}
+
+// makeDirs makes those directories of a pod that are missing: an administrator may remove empty ones.
+func makeDirs(dir string) (err error) {
+	for _, name := range []string{"volumes", "runs", "messages", "containers"} {
+		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, name), 0o700))
+	}
+	return err
 }
 
 // isName reports whether a UID can be the name of a directory.
@@ -224,6 +230,9 @@ func (s store) has(uid types.UID) bool {
 func (s store) discard(uid types.UID) (remove func() error, err error) {
 	// A mount can't be renamed away with its directory safely: it goes first.
 	if err := mounts.UnmountBelow(s.pod(uid)); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.trash(), 0o700); err != nil {
 		return nil, err
 	}
 	// What an earlier pod of this UID has left may stand there.
@@ -265,7 +274,7 @@ func runFile(dir, name string, attempt int) string {
 // runsOf reads all records of a pod's runs, by container name and attempt.
 func runsOf(dir string) (map[string]map[int]core.Record, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "runs"))
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	runs := map[string]map[int]core.Record{}

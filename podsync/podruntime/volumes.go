@@ -197,15 +197,24 @@ func fsGroup(pod *corev1.Pod) int {
 	return -1
 }
 
-// mountMemoryVolumes mounts the emptyDir volumes with medium Memory that are not
-// mounted. Without the permission they stay on the disk.
-func mountMemoryVolumes(pod *corev1.Pod, dir string) error {
+// restoreEmptyDirs makes the emptyDir volumes that are missing, because an administrator has removed
+// them, and mounts those with medium Memory that are not mounted. Without the permission they stay on
+// the disk.
+func restoreEmptyDirs(pod *corev1.Pod, dir string) error {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumMemory {
+		if v.EmptyDir == nil {
 			continue
 		}
 		path := volumePath(dir, v.Name)
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			if err := makeShared(path, 0o777, fsGroup(pod)); err != nil {
+				return err
+			}
+		}
+		if v.EmptyDir.Medium != corev1.StorageMediumMemory {
+			continue
+		}
 		if points, err := mounts.Below(path); err != nil || len(points) > 0 {
 			if err != nil {
 				return err
@@ -781,6 +790,9 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 func (p *pod) fillAbsent(ctx context.Context, resolved *podenv.Pod, spec *corev1.Pod) error {
 	p.prepare.Lock() // containers of a pod share its volumes
 	defer p.prepare.Unlock()
+	if err := makeDirs(p.dir); err != nil {
+		return err
+	}
 	return fillAbsent(ctx, resolved, spec, p.dir)
 }
 

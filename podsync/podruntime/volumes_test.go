@@ -236,7 +236,7 @@ func TestMemoryVolumeHasItsSizeLimit(t *testing.T) {
 		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &limit},
 	}}}}}
 	for range 2 { // the second Provider finds it mounted
-		if err := mountMemoryVolumes(pod, dir); err != nil {
+		if err := restoreEmptyDirs(pod, dir); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -131,6 +132,13 @@ func (l *link) List(ctx context.Context, pod types.UID) (list []podruntime.Conta
 
 func (l *link) Start(ctx context.Context, spec podruntime.ContainerSpec) error {
 	return l.call("Start", func() error {
+		for _, m := range spec.Mounts {
+			if _, err := os.Stat(m.HostPath); err != nil && m.Volume != "" {
+				l.machine.mu.Lock()
+				l.violations = append(l.violations, fmt.Sprintf("%v was started without a volume: %v", spec.ID, err))
+				l.machine.mu.Unlock()
+			}
+		}
 		list, _ := l.memory.List(ctx, spec.ID.Pod)
 		for _, c := range list {
 			if c.ID.Name == spec.ID.Name && c.State == podruntime.ContainerRunning && c.ID != spec.ID {
