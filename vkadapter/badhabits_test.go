@@ -112,6 +112,90 @@ func TestAGetPodsThatBeginsALoop(t *testing.T) {
 	}
 }
 
+// hasty is a provider that returns the phase Failed, with a container that waits, until it has reported a
+// pod after half a minute, as Perian-io/perian-virtual-kubelet does at 8d77a36. If it is mute, it reports none.
+type hasty struct {
+	*provider
+	mute     bool
+	reported sync.Map
+}
+
+func (h *hasty) NotifyPods(ctx context.Context, notify func(*corev1.Pod)) {
+	go func() {
+		for {
+			select {
+			case <-time.After(30 * time.Second):
+			case <-ctx.Done():
+				return
+			}
+			for _, pod := range h.all() {
+				if !h.mute {
+					h.reported.Store(pod.Name, true)
+					notify(pod)
+				}
+			}
+		}
+	}()
+}
+
+func (h *hasty) hide(name string, status *corev1.PodStatus) {
+	if _, ok := h.reported.Load(name); ok {
+		return
+	}
+	status.Phase = corev1.PodFailed
+	for i := range status.ContainerStatuses {
+		status.ContainerStatuses[i].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "Waiting for InitContainers"}}
+	}
+}
+
+func (h *hasty) GetPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod, err := h.provider.GetPod(ctx, namespace, name)
+	if pod != nil {
+		h.hide(name, &pod.Status)
+	}
+	return pod, err
+}
+
+func (h *hasty) GetPodStatus(ctx context.Context, namespace, name string) (*corev1.PodStatus, error) {
+	status, err := h.provider.GetPodStatus(ctx, namespace, name)
+	if status != nil {
+		h.hide(name, status)
+	}
+	return status, err
+}
+
+func (h *hasty) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
+	pods, err := h.provider.GetPods(ctx)
+	for _, pod := range pods {
+		h.hide(pod.Name, &pod.Status)
+	}
+	return pods, err
+}
+
+// An end whose containers wait counts if nothing else is reported within a minute.
+func TestAnEndWhoseContainersWaitMustLast(t *testing.T) {
+	for name, c := range map[string]struct {
+		mute bool
+		want corev1.PodPhase
+	}{
+		"until the first report": {want: corev1.PodRunning},
+		"without a report":       {mute: true, want: corev1.PodFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, habits{notFound: known}, func(w *world) {
+				w.wrap = func(p *provider) statusByMethod { return &hasty{provider: p, mute: c.mute} }
+				w.start()
+				web := w.pod("web", corev1.RestartPolicyNever)
+				pass(5 * time.Second)
+				w.phase("at first", "web", corev1.PodPending)
+				pass(5 * time.Minute)
+				w.phase("after five minutes", "web", c.want)
+				w.once("after five minutes", web)
+			})
+		})
+	}
+}
+
 // immortal is a provider whose DeletePod succeeds and ends nothing, as that of Cisco with its driver FAKE.
 type immortal struct{ *provider }
 

@@ -123,6 +123,7 @@ func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 		environment: environment{client: cfg.Client, resolver: cfg.Resolver, events: cfg.EventRecorder},
 	}
 	a.notifier, _ = provider.(node.PodNotifier)
+	a.held.notifies = a.notifier != nil
 	a.finder = &finder{
 		nodeName: cfg.NodeName, provider: provider, notifier: a.notifier, held: a.held,
 		client: cfg.Client, controller: cfg.Controller, listOnce: cfg.ListOnce, notFound: cfg.NotFound,

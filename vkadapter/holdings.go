@@ -33,6 +33,7 @@ const (
 // for its public methods.
 type holdings struct {
 	controller func() *podsync.Controller // its result may be nil
+	notifies   bool                       // the provider implements NotifyPods
 
 	mu     sync.Mutex // guards what follows
 	report func(podsync.State)
@@ -65,6 +66,7 @@ type holding struct {
 	// releasing says that DeletePod is called for a stray that has ended.
 	releasing bool
 	absent    bool      // GetPods has left the pod out, and GetPod does not find it
+	premature time.Time // since when the provider shows an end whose containers wait; zero: it does not
 	failing   time.Time // since when GetPod has failed without saying that there is no pod; zero: it does not
 
 	// status is the newest that was notified or polled, and shown the one in a pod that GetPod
@@ -360,7 +362,7 @@ func (h *holdings) shown(ref podsync.Ref, pod *corev1.Pod, inList bool) podsync.
 	p.seen(pod)
 	p.there()
 	p.listed = p.listed || inList
-	if p.echoed = h.isEcho(p, pod); !p.echoed {
+	if p.echoed = h.isEcho(p, pod); !p.echoed && !h.isPremature(p, &pod.Status) {
 		p.shown = pod.Status.DeepCopy()
 	}
 	h.name(ref)
@@ -391,6 +393,22 @@ func (h *holdings) isEcho(p *holding, pod *corev1.Pod) bool {
 	}
 	info, ok := c.Get(p.ref)
 	return ok && info.Pod != nil && podstatus.Equal(&info.Pod.Status, &pod.Status)
+}
+
+// isPremature reports whether status, which the provider has not reported itself, is an end that must last
+// for a minute before it counts: a final phase with a container that waits. virtual-kubelet reads only
+// reports of a provider with NotifyPods, so what such a provider returns until the first one may be
+// anything: that of Perian has the phase Failed then. h.mu must be held.
+func (h *holdings) isPremature(p *holding, status *corev1.PodStatus) bool {
+	waits := slices.ContainsFunc(status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Waiting != nil })
+	if !h.notifies || !waits || !podstatus.IsTerminal(status.Phase) {
+		p.premature = time.Time{}
+		return false
+	}
+	if p.premature.IsZero() {
+		p.premature = time.Now()
+	}
+	return time.Since(p.premature) < appears
 }
 
 // there records that the provider holds the pod.
@@ -472,7 +490,9 @@ func (h *holdings) polled(ref podsync.Ref, status *corev1.PodStatus) podsync.Sta
 	p := h.get(ref)
 	if !p.gone {
 		p.there()
-		p.status, p.told = status.DeepCopy(), false
+		if !h.isPremature(p, status) {
+			p.status, p.told = status.DeepCopy(), false
+		}
 		h.name(ref)
 	}
 	return p.state()

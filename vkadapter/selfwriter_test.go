@@ -20,7 +20,7 @@ import (
 )
 
 // selfWriter writes the status of each pod to the API after ten seconds, as RunPod's kubelet
-// does, and not with the function that NotifyPods gets. GetPod and GetPods return what it has
+// does (BSVogler/k8s-runpod-kubelet at d9b7e16: updateAllPodStatuses), and not with the function that NotifyPods gets. GetPod and GetPods return what it has
 // read from the API then. Only GetPodStatus asks the back end.
 type selfWriter struct {
 	*provider

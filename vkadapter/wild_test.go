@@ -65,17 +65,22 @@ var wild = map[string]struct {
 	"objects of others in GetPods":                {habits: habits{notFound: known, foreign: true, noUIDs: true}},
 	"objects of others, no NotifyPods":            {habits: habits{notFound: known, foreign: true, silent: true}},
 	"CreatePod fails after it has created":        {habits: habits{notFound: known, createTimesOut: true}},
-	"k3k":                                         {habits: habits{notFound: fromAPI, hostObjects: true, silent: true, createTimesOut: true, stopTime: 10 * time.Second}},
-	"kip":                                         {habits: habits{notFound: known, keepsEnded: true, stopTime: 10 * time.Second}},
-	"supernetes":                                  {habits: habits{notFound: known, inLabels: true, reportsInCall: true, listsCluster: true, byUID: true}},
-	"systemk":                                     {habits: habits{unlisted: true, nilErrors: true, silent: true}},
-	"interLink":                                   {habits: habits{listsCluster: true, byUID: true, loopInGetPods: true, loopInCreate: true, forgets: true}, once: true},
-	"azure-aci":                                   {habits: habits{notFound: known, noUIDs: true, noStatus: true, polls: true}},
+	"objects of a host cluster":                   {habits: habits{notFound: fromAPI, hostObjects: true, silent: true, createTimesOut: true, stopTime: 10 * time.Second}},
+	"a deleted job stays, failed":                 {habits: habits{notFound: known, keepsEnded: true, stopTime: 10 * time.Second}},
+	"reports in calls, a job in a label":          {habits: habits{notFound: known, inLabels: true, reportsInCall: true, listsCluster: true, byUID: true}},
+	"an empty list, and nil for all":              {habits: habits{unlisted: true, nilErrors: true, silent: true}},
+	"reports pods of the lister, without UIDs":    {habits: habits{notFound: known, noUIDs: true, noStatus: true, polls: true}},
+	// As interlink-hq/interLink at f632175, with a type that names GetLogs GetContainerLogs: GetPod and
+	// GetPodStatus are not implemented; GetPodByUID returns errdefs.NotFound for a missing pod and asks no
+	// back end; GetPods lists pods of the API with an annotation, and begins the loop that reports;
+	// CreatePod returns nil before its goroutine has called the back end; DeletePod returns
+	// errdefs.NotFound for a missing pod, and forgets the pod before the back end has answered.
+	"interLink": {habits: habits{listsCluster: true, byUID: true, loopInGetPods: true, loopInCreate: true, forgets: true}, once: true},
 	// As SaladTechnologies/virtual-kubelet-saladcloud at d097e61: of a missing pod, and of an answer
 	// 500, GetPod returns nil, nil, and GetPodStatus an error with the StatusCode; GetPods returns pods
 	// without names, and nil, nil for an answer 500; CreatePod and DeletePod succeed then.
-	"SaladCloud": {habits: habits{noNames: true, noUIDs: true, lies: true, codes: true, ownContainers: true, polls: true}},
-	"Cisco":      {habits: habits{notFound: known, silent: true, progressInPoll: true}},
+	"SaladCloud":                             {habits: habits{noNames: true, noUIDs: true, lies: true, codes: true, ownContainers: true, polls: true}},
+	"a job that runs when it is asked about": {habits: habits{notFound: known, silent: true, progressInPoll: true}},
 }
 
 // each runs f with every wild provider.

@@ -103,14 +103,14 @@ func (c *cloud) started(uid types.UID) int {
 // Habits are what providers do. The zero value is a provider as virtual-kubelet asks for it.
 type habits struct {
 	silent         bool          // has no NotifyPods
-	noUIDs         bool          // returns pods without UIDs: azure-aci, k3k
+	noUIDs         bool          // returns pods without UIDs
 	noNames        bool          // returns pods without metadata: SaladCloud
-	jobNames       bool          // GetPods names pods after their jobs; DeletePod takes these names, GetPod does not: nomad
+	jobNames       bool          // GetPods names pods after their jobs; DeletePod takes these names, GetPod does not
 	notFound       error         // for a pod that isn't there; nil: nil, nil
 	lies           bool          // returns nothing and no error while the back end is away: SaladCloud
 	codes          bool          // only GetPodStatus has errors, with the back end's status code: SaladCloud
 	byUID          bool          // has GetPodByUID, and GetPod is not implemented: interLink
-	noStatus       bool          // only GetPodStatus and reports have the status: azure-aci
+	noStatus       bool          // only GetPodStatus and reports have the status
 	noContainers   bool          // reports phases without containers
 	ownContainers  bool          // names containers after the job: SaladCloud
 	staleRunning   bool          // never reports the end of a container
@@ -119,19 +119,19 @@ type habits struct {
 	forgets        bool          // DeletePod forgets the job at once, the last report has the end
 	loopInGetPods  bool          // reports from a loop that GetPods starts: interLink
 	loopInCreate   bool          // CreatePod submits the job in a goroutine, with its context: interLink
-	progressInPoll bool          // a job runs only when GetPodStatus is called: Cisco
+	progressInPoll bool          // a job runs only when GetPodStatus is called
 	listsCluster   bool          // finds its jobs through annotations of pods in the API: interLink
-	polls          bool          // reports the pods of the lister, as azure-aci and SaladCloud
+	polls          bool          // reports the pods of the lister, as SaladCloud
 	panics         bool          // GetPodStatus panics for the pod "bad"
 	hangs          bool          // GetPodStatus of the pod "bad" returns when its context is done
-	unlisted       bool          // GetPods leaves out all pods: systemk; k3k those without its label
-	nilErrors      bool          // GetPod and GetPodStatus return nothing while the back end is away: systemk
-	inLabels       bool          // has the job in a label of the pod, and DeletePod needs it: supernetes
-	foreign        bool          // GetPods returns objects of another cluster and of another node too: k3k, liqo
-	hostObjects    bool          // returns objects of the back end, with its node and generation: k3k
-	keepsEnded     bool          // a deleted job stays, failed, until another one takes its name: kip
-	reportsInCall  bool          // reports in CreatePod and DeletePod, under its lock: supernetes
-	createTimesOut bool          // the first CreatePod of a pod fails after it has submitted the job: k3k
+	unlisted       bool          // GetPods leaves out all pods, or some of them
+	nilErrors      bool          // GetPod and GetPodStatus return nothing while the back end is away
+	inLabels       bool          // has the job in a label of the pod, and DeletePod needs it
+	foreign        bool          // GetPods returns objects of another cluster and of another node too
+	hostObjects    bool          // returns objects of the back end, with its node and generation
+	keepsEnded     bool          // a deleted job stays, failed, until another one takes its name
+	reportsInCall  bool          // reports in CreatePod and DeletePod, under its lock
+	createTimesOut bool          // the first CreatePod of a pod fails after it has submitted the job
 	blips          bool          // each seventh GetPod of a pod fails
 	createErr      func(pod *corev1.Pod) error
 }
