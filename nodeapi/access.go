@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -88,7 +89,7 @@ func clientCA(cfg *Config) func(context.Context) (*x509.CertPool, error) {
 			defer cancel()
 			cm, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
 			if err != nil {
-				return nil, fmt.Errorf("neither ClientCAFile nor ClientCA is set: %w", err)
+				return nil, fmt.Errorf("neither ClientCAFile nor ClientCA is set: %w", withManifest(err))
 			}
 			return []byte(cm.Data["client-ca-file"]), nil
 		}
@@ -104,6 +105,15 @@ func clientCA(cfg *Config) func(context.Context) (*x509.CertPool, error) {
 		}
 		return pool, nil
 	}
+}
+
+// withManifest adds to an error that says that a permission is missing the name of the file that
+// grants it. Errors of the API server are for ErrorHandler only: no caller sees them.
+func withManifest(err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	return fmt.Errorf("%w (examples/rbac/nodeapi.yaml of Kubewright grants a ServiceAccount what is needed)", err)
 }
 
 // withLoad loads the client CA before a certificate is checked.

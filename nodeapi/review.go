@@ -195,7 +195,7 @@ func newTokens(cfg *Config) authenticator.Token {
 		})
 		switch {
 		case err != nil:
-			return nil, false, &uncheckedError{bearerToken, err}
+			return nil, false, &uncheckedError{bearerToken, withManifest(err)}
 		case !status.Authenticated && status.Error != "":
 			return nil, false, errors.New(status.Error)
 		case !status.Authenticated:
@@ -243,7 +243,7 @@ func newAuthorizer(cfg *Config) authorizer.Authorizer {
 			return false, denyTTL, nil
 		})
 		if err != nil || !allowed {
-			return authorizer.DecisionDeny, "", err
+			return authorizer.DecisionDeny, "", withManifest(err)
 		}
 		return authorizer.DecisionAllow, "", nil
 	})

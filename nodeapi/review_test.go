@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"reflect"
 	"strconv"
 	"strings"
@@ -193,6 +194,46 @@ func TestAnAnswerIsReusedForItsTime(t *testing.T) {
 		})
 	}
 }
+
+// TestAMissingPermissionNamesItsManifest: the administrator of the node reads which file grants
+// it, and the caller reads nothing of that.
+func TestAMissingPermissionNamesItsManifest(t *testing.T) {
+	const manifest = "examples/rbac/nodeapi.yaml"
+	for name, server := range map[string]*askedServer{
+		"TokenReview":         {token: func(context.Context, *authenticationv1.TokenReview) error { return errInjected }},
+		"SubjectAccessReview": {access: func(context.Context, *authorizationv1.SubjectAccessReview) error { return errInjected }},
+	} {
+		s, reported := server.server(t)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics/resource", nil)
+		r.Header.Set("Authorization", "Bearer someone")
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "examples/rbac") {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+		if err := errors.Join(*reported...); err == nil || !strings.Contains(err.Error(), manifest) {
+			t.Errorf("%s: reported %v", name, err)
+		}
+	}
+	forbidden := roundTrip(func(r *http.Request) (*http.Response, error) {
+		data, err := json.Marshal(apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "extension-apiserver-authentication", nil).ErrStatus)
+		return &http.Response{
+			StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(data)), Request: r,
+		}, err
+	})
+	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://api", Transport: forbidden})
+	if _, err := clientCA(&Config{Client: client, CallTimeout: time.Second})(t.Context()); err == nil || !strings.Contains(err.Error(), manifest) {
+		t.Errorf("the CA: %v", err)
+	}
+	if _, err := os.Stat("../" + manifest); err != nil {
+		t.Error(err)
+	}
+}
+
+// roundTrip is a function as a http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // TestQuestionsHaveTheWholeUser: what a token says of its user is what permissions are
 // asked for. No group is special, not even the one that an API server obeys.
