@@ -198,22 +198,28 @@ func TestContainerErrors(t *testing.T) {
 
 // TestMissingThenCreated: the same Pod finds a missing object or key once it exists.
 func TestMissingThenCreated(t *testing.T) {
-	w := newWorld(t, nil)
-	p := w.pod(podOf(corev1.Container{Env: []corev1.EnvVar{configMapRef("A", "late", "K", false)}}))
-	for _, step := range []struct {
-		do      func()
-		missing bool
-	}{
-		{func() {}, true},
-		{func() { w.server.Put(configMap("late", nil)) }, true},
-		{func() {
-			apitest.Edit(w.server, ns, "late", func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"K": "v"} })
-		}, false},
-	} {
-		step.do()
-		_, err := p.Container(t.Context(), "app", Addresses{})
-		if errors.Is(err, ErrMissing) != step.missing || (err != nil) != step.missing {
-			t.Fatalf("got %v, missing should be %v", err, step.missing)
+	for kind, env := range map[string]corev1.EnvVar{"ConfigMap": configMapRef("A", "late", "K", false), "Secret": secretRef("A", "late", "K", false)} {
+		w := newWorld(t, nil)
+		p := w.pod(podOf(corev1.Container{Env: []corev1.EnvVar{env}}))
+		for n, step := range []struct {
+			do      func()
+			missing bool
+		}{
+			{func() {}, true},
+			{func() {
+				w.server.Put(configMap("late", nil))
+				w.server.Put(secret("late", nil))
+			}, true},
+			{func() {
+				apitest.Edit(w.server, ns, "late", func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"K": "v"} })
+				apitest.Edit(w.server, ns, "late", func(s *corev1.Secret) { s.Data = map[string][]byte{"K": []byte("v")} })
+			}, false},
+		} {
+			step.do()
+			_, err := p.Container(t.Context(), "app", Addresses{})
+			if errors.Is(err, ErrMissing) != step.missing || (err != nil) != step.missing {
+				t.Fatalf("%s, step %d: got %v, missing should be %v", kind, n, err, step.missing)
+			}
 		}
 	}
 }
