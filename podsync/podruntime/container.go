@@ -375,7 +375,7 @@ func (l *launch) prepare(env *podenv.Environment, name, fqdn string) ([]Mount, e
 	l.pod.prepare.Lock() // containers of a pod share its volumes
 	defer l.pod.prepare.Unlock()
 	dir := l.pod.dir
-	if err := errors.Join(makeDirs(dir), restoreEmptyDirs(l.spec, dir)); err != nil {
+	if err := restoreEmptyDirs(l.spec, dir); err != nil {
 		return nil, err
 	}
 	// Containers of a Sandboxer have a mount namespace, and can't see other files.

@@ -76,15 +76,16 @@
 // before, even after a restart of the process or the machine. After such a restart, Secrets
 // and tokens are there only with Config.Sealer.
 //
-// If List fails, nothing is decided; a [ListError] is about some pods only. A container that was last listed as running and is no
-// longer listed has ended with exit code 137 and reason ContainerStatusUnknown. One that
-// was listed as exited keeps its exit code, although it is removed. One that ends with the
-// process is described at [ProcessBound]. A full disk delays
-// starts, but never the end of a pod. A call that hangs blocks its own container. Calls
-// that should be short have a deadline of two minutes. If a pod is stopped while a Start is
-// in flight, the Start may still take that long. Volumes are compared with the API once a
-// minute, or with what another pod has read in the last half minute. Disk usage is compared
-// with its limits every ten seconds, or less often if that takes long.
+// If List fails, nothing is decided; a [ListError] is about some pods only. A container that
+// was last listed as running and is no longer listed has ended with exit code 137 and reason
+// ContainerStatusUnknown. One that was listed as exited keeps its exit code, although it is
+// removed. One that ends with the process is described at [ProcessBound].
+//
+// A full disk delays starts, but never the end of a pod. A call that hangs blocks its own
+// container. Calls that should be short have a deadline of two minutes. If a pod is stopped
+// while a Start is in flight, the Start may still take that long. Volumes are compared with
+// the API once a minute, or with what another pod has read in the last half minute. Disk
+// usage is compared with its limits every ten seconds, or less often if that takes long.
 //
 // # Compatibility
 //

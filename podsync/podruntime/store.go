@@ -193,7 +193,7 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 			_ = removeTree(draft)
 		}
 	}()
-	if err := errors.Join(os.MkdirAll(s.pods(), 0o700), makeDirs(draft)); err != nil {
+	if err := os.MkdirAll(draft, 0o700); err != nil { // with the directory of all pods, which may be removed while it is empty
 		return "", err
 	}
 	if err := errors.Join(spareStop(draft), prepare(draft)); err != nil {
@@ -203,14 +203,6 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 		return "", err
 	}
 	return dir, os.Rename(draft, dir)
-}
-
-// makeDirs makes those directories of a pod that are missing: an administrator may remove empty ones.
-func makeDirs(dir string) (err error) {
-	for _, name := range []string{"volumes", "runs", "messages", "containers"} {
-		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, name), 0o700))
-	}
-	return err
 }
 
 // isName reports whether a UID can be the name of a directory.

@@ -26,7 +26,7 @@ func TestFilesThatStayKeepNothingDown(t *testing.T) {
 		if _, err := s.open(); err != nil {
 			t.Fatal(err)
 		}
-		dir, err := s.create(pod, time.Now(), func(string) error { return nil })
+		dir, err := s.create(pod, time.Now(), makeDirs)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -118,9 +118,20 @@ func makeVolumes(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir
 	return errors.Join(errs...)
 }
 
+// makeDirs makes those directories of a pod that are missing: an administrator may remove empty ones.
+func makeDirs(dir string) (err error) {
+	for _, name := range []string{"volumes", "runs", "messages", "containers"} {
+		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, name), 0o700))
+	}
+	return err
+}
+
 // fillAbsent fills the volumes with data from the API that have none: those of a new pod, and
 // those in memory after a restart of the machine.
 func fillAbsent(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir string) error {
+	if err := makeDirs(dir); err != nil {
+		return err
+	}
 	if err := mountSecrets(ctx, pod, dir); err != nil {
 		return err
 	}
@@ -197,10 +208,13 @@ func fsGroup(pod *corev1.Pod) int {
 	return -1
 }
 
-// restoreEmptyDirs makes the emptyDir volumes that are missing, because an administrator has removed
-// them, and mounts those with medium Memory that are not mounted. Without the permission they stay on
-// the disk.
+// restoreEmptyDirs makes the directories of the pod and the emptyDir volumes that are missing, because
+// an administrator has removed them, and mounts the volumes with medium Memory that are not mounted.
+// Without the permission they stay on the disk.
 func restoreEmptyDirs(pod *corev1.Pod, dir string) error {
+	if err := makeDirs(dir); err != nil {
+		return err
+	}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		if v.EmptyDir == nil {
@@ -790,9 +804,6 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 func (p *pod) fillAbsent(ctx context.Context, resolved *podenv.Pod, spec *corev1.Pod) error {
 	p.prepare.Lock() // containers of a pod share its volumes
 	defer p.prepare.Unlock()
-	if err := makeDirs(p.dir); err != nil {
-		return err
-	}
 	return fillAbsent(ctx, resolved, spec, p.dir)
 }
 
