@@ -181,21 +181,25 @@ func (l *lab) replay(line string) Report {
 // selected returns the plans whose fault is one of wanted: a name, or a name with the beginning
 // of an object, such as "delete Pod" or "delete Pod default/a".
 func (c Config) selected(plans, wanted []string) (some []string, _ error) {
-	for _, want := range wanted {
-		was := len(some)
-		for _, line := range plans {
-			fault, name := c.faultOf(line)
+	found := map[string]bool{}
+	var names []string
+	for _, line := range plans {
+		fault, name := c.faultOf(line)
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		hit := false
+		for _, want := range wanted {
 			if name == want || len(want) > len(name) && strings.HasPrefix(fault+" ", want+" ") {
-				some = append(some, line)
+				found[want], hit = true, true
 			}
 		}
-		if len(some) == was {
-			var names []string
-			for _, line := range plans {
-				if _, name := c.faultOf(line); !slices.Contains(names, name) {
-					names = append(names, name)
-				}
-			}
+		if hit {
+			some = append(some, line)
+		}
+	}
+	for _, want := range wanted {
+		if !found[want] {
 			return nil, fmt.Errorf("explore: -explore.faults=%q: no plan has the fault %q; there are plans with %q, and -explore.list has them all",
 				strings.Join(wanted, ","), want, names)
 		}

@@ -220,7 +220,8 @@ func (w *World) leftover(owner metav1.Object, things map[string]any) error {
 	w.mu.Lock()
 	finalizers := maps.Clone(w.history.finalizers)
 	w.mu.Unlock()
-	for _, obj := range w.Server.Objects() {
+	objects := w.Server.Objects()
+	for _, obj := range objects {
 		m, err := meta.Accessor(obj)
 		if err != nil || objectName(obj) == "" || slices.Contains(w.cfg.Ignore, obj.GetObjectKind().GroupVersionKind().Kind) {
 			continue
@@ -237,13 +238,13 @@ func (w *World) leftover(owner metav1.Object, things map[string]any) error {
 			return fmt.Errorf("%s was made for %s, which is gone, and stays (see Config.Ignore)", objectName(obj), owner.GetName())
 		}
 	}
-	return w.leftOutside(owner, things)
+	return w.leftOutside(owner, things, objects)
 }
 
 // leftOutside returns an error if one of things, which were outside before owner was deleted, still
-// is there, and is named after owner and after no object that exists.
-func (w *World) leftOutside(owner metav1.Object, things map[string]any) error {
-	now, objects := w.outside(), w.Server.Objects()
+// is there, and is named after owner and after none of the objects that exist.
+func (w *World) leftOutside(owner metav1.Object, things map[string]any, objects []runtime.Object) error {
+	now := w.outside()
 	for _, o := range w.scenario.Outside {
 		for _, key := range slices.Sorted(maps.Keys(now)) {
 			thing, ok := strings.CutPrefix(key, outsideKind+" "+o.Name+"/")

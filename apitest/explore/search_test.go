@@ -174,6 +174,7 @@ func TestSelectedFaults(t *testing.T) {
 	cfg := Config{}.withDefaults()
 	for wanted, want := range map[string][]int{
 		"delete": {0, 1, 2}, "delete Pod": {0, 1}, "delete Pod default/a": {0}, "delete unseen": {3}, "409,late pods": {4, 5}, "late": {5},
+		"late,409": {4, 5}, "delete Pod,delete": {0, 1, 2}, // each plan once, in the order of the plans
 		"500": nil, "delete Po": nil, "delete,edit": nil,
 	} {
 		got, err := cfg.selected(all, strings.Split(wanted, ","))
