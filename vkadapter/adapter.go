@@ -81,7 +81,10 @@ func (a *Adapter) Watch(ctx context.Context, report func(podsync.State)) error {
 	var wg sync.WaitGroup
 	if np := a.cfg.NodeProvider; np != nil {
 		wg.Go(func() {
-			_ = guard(own, "NotifyNodeStatus", podsync.Ref{}, func() error { np.NotifyNodeStatus(own, a.nodeNotified); return nil })
+			_ = guard(own, "NotifyNodeStatus", podsync.Ref{}, func() error {
+				np.NotifyNodeStatus(own, func(node *corev1.Node) { a.nodeNotified(own, node) })
+				return nil
+			})
 		})
 	}
 	<-ctx.Done()

@@ -47,8 +47,8 @@ type Config struct {
 	NodeProvider node.NodeProvider
 	// NodeChanged is called when NodeProvider has reported a new Node, for example to
 	// call Trigger of a nodestatus.Controller. The goroutine of the provider that reports the
-	// Node calls it, maybe several at the same time. It must not block, and a panic in it is
-	// one of the provider. Default: none.
+	// Node calls it, maybe several at the same time. It must not block. A panic in it is
+	// logged. Default: none.
 	NodeChanged func()
 	// Controller returns the controller that uses the adapter as its provider, or nil
 	// before there is one. It is needed if the provider returns pods without their names,

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/nodestatus"
 )
 
@@ -24,7 +25,7 @@ type nodePart struct {
 	node *corev1.Node // nil: nothing yet
 }
 
-func (a *Adapter) nodeNotified(node *corev1.Node) {
+func (a *Adapter) nodeNotified(ctx context.Context, node *corev1.Node) {
 	if node == nil {
 		return
 	}
@@ -34,7 +35,7 @@ func (a *Adapter) nodeNotified(node *corev1.Node) {
 	a.node.node = node
 	a.node.mu.Unlock()
 	if changed && a.cfg.NodeChanged != nil { // some providers report in each Ping, which a round calls
-		a.cfg.NodeChanged()
+		report.Call(ctx, nil, "NodeChanged", a.cfg.NodeChanged)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -62,7 +64,7 @@ func TestTheSetterSetsWhatIsReported(t *testing.T) {
 		if !c.differ {
 			c.change(want)
 		}
-		a.nodeNotified(reported)
+		a.nodeNotified(t.Context(), reported)
 		if err := a.Setter(t.Context(), got); err != nil || got.String() != want.String() {
 			t.Errorf("%s: %v, want %v (%v)", name, got, want, err)
 		}
@@ -73,7 +75,7 @@ func TestTheSetterSetsWhatIsReported(t *testing.T) {
 func TestConditionsOfANodeProvider(t *testing.T) {
 	a := adapterOf(t, &scripted{}, Config{})
 	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Kept", Status: "True"}}}}
-	a.nodeNotified(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+	a.nodeNotified(t.Context(), &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 		{Type: corev1.NodeReady, Status: "True"}, {Type: "Kept"}, {Type: "Empty"}, {Type: "Remote", Status: "False"},
 	}}})
 	if err := a.Setter(t.Context(), node); err != nil {
@@ -92,7 +94,7 @@ func TestConditionsOfANodeProvider(t *testing.T) {
 func TestTheDiskOfABackendIsUnknown(t *testing.T) {
 	for _, reported := range []corev1.ConditionStatus{"", corev1.ConditionFalse} {
 		a := adapterOf(t, &scripted{}, Config{})
-		a.nodeNotified(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: reported}}}})
+		a.nodeNotified(t.Context(), &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: reported}}}})
 		node := &corev1.Node{}
 		for _, setter := range []nodestatus.Setter{diskUnknown, a.Setter} {
 			if err := setter(t.Context(), node); err != nil {
@@ -133,7 +135,7 @@ func TestHealthFromANodeProvider(t *testing.T) {
 	} {
 		changed := 0
 		a := adapterOf(t, &scripted{}, Config{NodeProvider: c.provider, NodeChanged: func() { changed++ }})
-		a.nodeNotified(c.node)
+		a.nodeNotified(t.Context(), c.node)
 		if c.node != nil != (changed == 1) {
 			t.Errorf("%s: NodeChanged was called %d times", name, changed)
 		}
@@ -144,6 +146,30 @@ func TestHealthFromANodeProvider(t *testing.T) {
 		}
 		if notReady.Reason != c.want || (err != nil) != (c.want != "") || err != nil && notReady.Message != "what" {
 			t.Errorf("%s: %v, want the reason %q", name, err, c.want)
+		}
+	}
+}
+
+// A panic in NodeChanged is the program's, not the provider's: the goroutine of the provider
+// goes on, the Node is kept, and the next one is reported.
+func TestAPanicInNodeChangedIsContained(t *testing.T) {
+	logger := ktesting.NewLogger(ktesting.NopTL{}, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	ctx := klog.NewContext(t.Context(), logger)
+	calls := 0
+	a := adapterOf(t, &scripted{}, Config{NodeProvider: pinged{}, NodeChanged: func() { calls++; panic("boom") }})
+	for _, name := range []string{"one", "two"} {
+		a.nodeNotified(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"name": name}}})
+		if got := a.Node().Labels["name"]; got != name {
+			t.Errorf("the Node is %q, want %q", got, name)
+		}
+	}
+	if calls != 2 {
+		t.Errorf("NodeChanged was called %d times", calls)
+	}
+	text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+	for _, want := range []string{"panic in NodeChanged: boom", "TestAPanicInNodeChangedIsContained"} { // with the stack
+		if !strings.Contains(text, want) {
+			t.Errorf("the log lacks %q:\n%s", want, text)
 		}
 	}
 }
