@@ -1020,16 +1020,20 @@ func (w *writer) reportProblems(t *entry, problems field.ErrorList) {
 	}
 }
 
-// delete sends the DELETE of the pod.
+// delete sends the DELETE of the pod, of the version that has its end. If the API server was restored
+// since, the pod of that UID may live again.
 func (w *writer) delete(ctx context.Context, t *entry, call *core.Call) {
-	err := w.client.Pods(t.ref.Namespace).Delete(ctx, t.ref.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: new(int64),
-		Preconditions:      &metav1.Preconditions{UID: &t.ref.UID},
-	})
+	only := &metav1.Preconditions{UID: &t.ref.UID}
+	if version := call.Pod.ResourceVersion; call.Pinned && version != "" {
+		only.ResourceVersion = &version
+	}
+	err := w.client.Pods(t.ref.Namespace).Delete(ctx, t.ref.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64), Preconditions: only})
 	klog.FromContext(ctx).V(4).Info("Sent deletion of pod", "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID, "err", err)
 	switch {
 	case err == nil:
 		w.finish(t, call, nil, core.DeleteSent{})
+	case apierrors.IsConflict(err) && call.Pinned:
+		w.finish(t, call, err, core.Conflicted{})
 	case isPodMissing(err, t.ref.Name) || apierrors.IsConflict(err):
 		w.finish(t, call, nil, core.DeleteSent{NotFound: true}) // the pod, or the pod of this UID, is gone already
 	default:

@@ -82,3 +82,45 @@ func TestADeleteIsNotRepeatedAfterARestore(t *testing.T) {
 		w.expectRequests(3, 1, 1) // the end is written again
 	})
 }
+
+// The API server is restored between the answer to the final status and the DELETE. The pod of the
+// backup has not ended, and has the UID that the DELETE names: it stays until its end is stored again.
+func TestTheFirstDeleteMeetsARestore(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		w.bind(newPod("a"))
+		pass(5 * time.Second)
+		restore := w.server.Backup()
+		w.server.Inject(apitest.Fault{Match: deletes, Times: 1, Latency: 5 * time.Second})
+		w.kubectlDelete("a", 30)
+		pass(2 * time.Second)
+		w.expectPhase("a", corev1.PodSucceeded)
+		restore()
+		pass(2 * time.Minute)
+		w.expectPhase("a", corev1.PodSucceeded)
+		w.expectRequests(3, 1, 1) // the end is written again, and nobody deletes the pod of the backup
+	})
+}
+
+// Another client changes the pod before each DELETE arrives, and the watch lags. A DELETE that finds
+// another version is repeated after a look, and after three of them any version is deleted.
+func TestTheFirstDeleteMeetsAnotherClient(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		w.bind(newPod("a"))
+		pass(5 * time.Second)
+		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStop, Delay: 10 * time.Second, Times: 1})
+		w.kubectlDelete("a", 30)
+		pass(5 * time.Second)
+		defer w.server.LagWatches(watches, 5*time.Minute)()
+		change := func(apitest.Request) {
+			apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"after": p.ResourceVersion} })
+		}
+		for _, match := range []apitest.Match{patches, gets} {
+			w.server.Inject(apitest.Fault{Match: match, Served: change})
+		}
+		pass(20 * time.Second)
+		w.expectGone("a")
+		w.expectRequests(2, 4, 3)
+	})
+}

@@ -503,6 +503,7 @@ func (t *State) conflicted(now Instant) {
 	if !older(t.write.inflight.Pod, t.Pod()) { // else the informer has it already
 		t.write.read = readRaced
 	}
+	t.write.unread = t.write.unread || t.write.inflight.Op == Delete
 	t.write.inflight = nil
 	if phase := t.Pod().Status.Phase; t.write.rivals.conflicts == 0 || t.write.rivals.contested != phase {
 		t.write.rivals.contested, t.write.rivals.conflicts = phase, 0
@@ -515,9 +516,9 @@ func (t *State) conflicted(now Instant) {
 	t.write.failures++
 }
 
-// pinned reports whether a patch that changes the phase must be conditional on the version
-// from which it was computed. Other clients that write again and again without changing the
-// phase must not keep it from being written.
+// pinned reports whether a patch that changes the phase, or a DELETE, must be conditional on the
+// version that it is about. Other clients that write again and again without changing the phase
+// must not keep it from being done.
 func (t *State) pinned() bool {
 	return t.write.rivals.conflicts < pinnedTries || t.write.rivals.contested != t.Pod().Status.Phase
 }
@@ -568,10 +569,10 @@ func (t *State) writeFailed(now Instant, ev WriteFailed) {
 
 // writeStarted records an API request.
 func (t *State) writeStarted(now Instant, op Op, wall time.Time) *Call {
-	c := &Call{Op: op, Since: now, want: t.write.news.statusSeq, Over: t.Stopped(), Pod: t.Pod()}
+	c := &Call{Op: op, Since: now, want: t.write.news.statusSeq, Over: t.Stopped(), Pod: t.Pod(), Pinned: t.pinned()}
 	if op == Patch {
 		c.Base, c.Update, c.Annotations = t.base(), t.update(wall), t.newAnnotations()
-		c.Minimal, c.Pinned = t.write.end == endInvalid, t.pinned()
+		c.Minimal = t.write.end == endInvalid
 	}
 	t.write.inflight = c
 	return c

@@ -128,7 +128,7 @@ func (w *script) apply(event Event) string {
 		"+lost": news.Lost, "+relist": news.Relist, "+stale": news.Stale, "+abort": news.Abort, "+back": news.Back, "+expired": after.Expired,
 		"+unapplied": after.Unapplied, "+forgettable": w.state.Forgettable(), "+illegal": err != nil, "+" + news.Dropped: news.Dropped != "",
 		"+mayBeLost": w.state.MayBeLost(), "+superfluous": news.Superfluous, "+firstStop": news.FirstStop, "+fresh": news.Fresh, "+changed": news.Changed,
-		"+fought:" + news.Fought: news.Fought != "", "+canceled": news.Canceled, "+unpinned": news.Call != nil && !news.Call.Pinned && news.Call.Op == Patch,
+		"+fought:" + news.Fought: news.Fought != "", "+canceled": news.Canceled, "+unpinned": news.Call != nil && !news.Call.Pinned && (news.Call.Op == Patch || news.Call.Op == Delete),
 	} {
 		if said {
 			parts = append(parts, what)

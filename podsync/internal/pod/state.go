@@ -236,9 +236,9 @@ type writeState struct {
 	inflight *Call
 	end      endState
 	read     readState // why the pod must be read before the next write
-	// unread says that a DELETE may have been stored, and that no answer since shows the pod
-	// with its end. Only a GET proves that: a DELETE names the UID, which the pod also has if it
-	// lives again because the API server was restored, and the informer may lag.
+	// unread says that a DELETE may have been stored or has met another version, and that no answer
+	// since shows the pod with its end. Only a GET proves that: a DELETE names the UID, which the pod
+	// also has if it lives again because the API server was restored, and the informer may lag.
 	unread     bool
 	releasedAt Instant
 	failures   int32

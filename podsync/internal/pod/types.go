@@ -215,7 +215,7 @@ type Call struct {
 	Base        *corev1.Pod       // of Patch: the pod from which the status is computed
 	Update      podstatus.Update  // of Patch
 	Minimal     bool              // of Patch: the status must be podstatus.Minimal
-	Pinned      bool              // of Patch: a change of the phase needs the version of Pod
+	Pinned      bool              // of Patch: a change of the phase needs the version of Pod; of Delete: it needs that version
 	Over        bool              // of Patch: it stores the final status; of Stop: the pod had stopped
 
 	seq  uint64 // when it began, in the order of events
