@@ -44,32 +44,53 @@ func idOf(c interface {
 	return podruntime.ContainerID{Pod: types.UID(labels[labelUID]), Name: labels[labelContainer], Attempt: int(c.GetMetadata().GetAttempt())}
 }
 
-// listPatience is the time that a status may take in a list of all pods. A pod whose status takes
-// longer is listed alone.
+// listPatience is the time that all statuses may take in a list of all pods. A pod that is not known
+// by then is listed alone.
 const listPatience = 5 * time.Second
 
-// askAtOnce is the number of statuses that a list asks for at once.
+// askAtOnce is the number of pods of which a list asks for statuses at once.
 const askAtOnce = 16
 
-// ask calls f for the numbers below n, for a list of a pod or of all. A status that hangs holds up no
-// other.
-func (r *Runtime) ask(ctx context.Context, pod types.UID, n int, f func(ctx context.Context, i int)) {
+// ask calls f for the open statuses of each pod, one after the other, and returns the first error
+// of each pod: it is not known then. So a pod that hangs takes one place, however many containers
+// it has. pod is the one of the list; empty: the list is of all pods.
+func (r *Runtime) ask(ctx context.Context, pod types.UID, open map[types.UID][]int, f func(ctx context.Context, i int) error) unknown {
+	failed := unknown{}
+	if len(open) == 0 {
+		return failed
+	}
+	if pod == "" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.patience)
+		defer cancel()
+	}
 	var wg sync.WaitGroup
+	var mu sync.Mutex
+	fail := func(pod types.UID, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		failed[pod] = err
+	}
 	places := make(chan struct{}, askAtOnce)
-	for i := range n {
-		places <- struct{}{}
+	for uid, statuses := range open {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			fail(uid, ctx.Err())
+			continue
+		}
 		wg.Go(func() {
 			defer func() { <-places }()
-			ctx := ctx
-			if pod == "" {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, r.patience)
-				defer cancel()
+			for _, i := range statuses {
+				if err := f(ctx, i); err != nil {
+					fail(uid, err)
+					return
+				}
 			}
-			f(ctx, i)
 		})
 	}
 	wg.Wait()
+	return failed
 }
 
 // unknown are the errors of statuses, by the UIDs of their pods.
@@ -97,20 +118,28 @@ func (r *Runtime) List(ctx context.Context, pod types.UID) ([]podruntime.Contain
 	var list []podruntime.Container
 	newest := map[podruntime.ContainerID]int{}
 	listed := map[string]bool{}
-	failed := unknown{}
-	statuses, errs := make([]*runtimeapi.ContainerStatus, len(answer.Containers)), make([]error, len(answer.Containers))
-	r.ask(ctx, pod, len(statuses), func(ctx context.Context, i int) {
-		statuses[i], errs[i] = r.containerStatus(ctx, answer.Containers[i])
+	statuses, open := make([]*runtimeapi.ContainerStatus, len(answer.Containers)), map[types.UID][]int{}
+	for i, c := range answer.Containers {
+		if c.State == runtimeapi.ContainerState_CONTAINER_CREATED {
+			continue
+		}
+		if statuses[i] = r.keptStatus(c); statuses[i] == nil {
+			uid := idOf(c).Pod
+			open[uid] = append(open[uid], i)
+		}
+	}
+	failed := r.ask(ctx, pod, open, func(ctx context.Context, i int) (err error) {
+		c := answer.Containers[i]
+		if statuses[i], err = r.containerStatus(ctx, c); err != nil {
+			return fmt.Errorf("container %v: %w", idOf(c), err)
+		}
+		return nil
 	})
 	for i, c := range answer.Containers {
 		listed[c.Id] = true
-		s, err := statuses[i], errs[i]
-		if status.Code(err) == codes.NotFound {
-			continue // it was removed in the meantime
-		}
-		if err != nil {
-			failed[idOf(c).Pod] = fmt.Errorf("container %v: %w", idOf(c), err)
-			continue
+		s := statuses[i]
+		if s == nil && c.State != runtimeapi.ContainerState_CONTAINER_CREATED {
+			continue // it is not known, or was removed in the meantime
 		}
 		found := container(c, s)
 		found.RuntimeID = scheme + c.Id
@@ -127,26 +156,34 @@ func (r *Runtime) List(ctx context.Context, pod types.UID) ([]podruntime.Contain
 	return list, failed.err(ctx)
 }
 
-// containerStatus returns the status of a container. Those of running and exited
-// containers do not change and are kept.
-func (r *Runtime) containerStatus(ctx context.Context, c *runtimeapi.Container) (*runtimeapi.ContainerStatus, error) {
-	if c.State == runtimeapi.ContainerState_CONTAINER_CREATED {
-		return nil, nil
-	}
+// keptStatus returns the status of a container that was listed with the same state before, or nil.
+func (r *Runtime) keptStatus(c *runtimeapi.Container) *runtimeapi.ContainerStatus {
 	r.mu.Lock()
-	s := r.statuses[c.Id]
-	r.mu.Unlock()
-	if s != nil && s.State == c.State {
-		return s, nil
+	defer r.mu.Unlock()
+	if s := r.statuses[c.Id]; s != nil && s.State == c.State {
+		return s
 	}
+	return nil
+}
+
+// containerStatus asks for the status of a container, which is nil if it was removed. Those of running
+// and exited containers do not change and are kept.
+func (r *Runtime) containerStatus(ctx context.Context, c *runtimeapi.Container) (*runtimeapi.ContainerStatus, error) {
 	if c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
 		r.settle(ctx, c)
 	}
 	answer, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
+	if status.Code(err) == codes.NotFound {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	if s = answer.GetStatus(); s.GetState() == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
+	s := answer.GetStatus()
+	if s == nil {
+		return nil, errors.New("the runtime returned no status")
+	}
+	if s.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
 		// It may run. The list is complete with it, so that the other pods go on.
 		return &runtimeapi.ContainerStatus{State: runtimeapi.ContainerState_CONTAINER_RUNNING, ImageRef: s.ImageRef, StartedAt: s.StartedAt}, nil
 	}

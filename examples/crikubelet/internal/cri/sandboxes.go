@@ -55,16 +55,25 @@ func (r *Runtime) ListPods(ctx context.Context, pod types.UID) ([]podruntime.San
 		}
 		seen[uid] = true
 	}
-	found, errs := make([]podruntime.Sandbox, len(newest)), make([]error, len(newest))
-	r.ask(ctx, pod, len(newest), func(ctx context.Context, i int) { found[i], errs[i] = r.sandbox(ctx, newest[i]) })
-	failed := unknown{}
+	found, open := make([]*podruntime.Sandbox, len(newest)), map[types.UID][]int{}
+	for i, s := range newest {
+		if known := r.keptBox(s); known != nil || s.State != runtimeapi.PodSandboxState_SANDBOX_READY {
+			found[i] = new(sandbox(s, known))
+		} else {
+			open[types.UID(s.Labels[labelUID])] = []int{i}
+		}
+	}
+	failed := r.ask(ctx, pod, open, func(ctx context.Context, i int) error {
+		known, err := r.boxStatus(ctx, newest[i].Id)
+		if err == nil {
+			found[i] = new(sandbox(newest[i], known))
+		}
+		return unlessGone(err)
+	})
 	var list []podruntime.Sandbox
-	for i, err := range errs {
-		switch {
-		case err == nil:
-			list = append(list, found[i])
-		case status.Code(err) != codes.NotFound: // it was not removed in the meantime
-			failed[found[i].Pod] = err
+	for _, s := range found {
+		if s != nil { // it is known, and was not removed in the meantime
+			list = append(list, *s)
 		}
 	}
 	if pod == "" {
@@ -79,31 +88,49 @@ func (r *Runtime) ListPods(ctx context.Context, pod types.UID) ([]podruntime.San
 	return list, failed.err(ctx)
 }
 
-// sandbox returns a sandbox with its addresses, which do not change while it is
-// ready.
-func (r *Runtime) sandbox(ctx context.Context, s *runtimeapi.PodSandbox) (podruntime.Sandbox, error) {
-	out := podruntime.Sandbox{Pod: types.UID(s.Labels[labelUID]), ID: s.Id, Ready: s.State == runtimeapi.PodSandboxState_SANDBOX_READY}
+// keptBox returns the status of a sandbox that was ready before, or nil.
+func (r *Runtime) keptBox(s *runtimeapi.PodSandbox) *runtimeapi.PodSandboxStatus {
 	r.mu.Lock()
-	known := r.boxes[s.Id]
-	r.mu.Unlock()
-	if known == nil && out.Ready {
-		answer, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.Id})
-		if err != nil {
-			return out, err
-		}
-		known = answer.GetStatus()
-		r.mu.Lock()
-		r.boxes[s.Id] = known
-		r.mu.Unlock()
+	defer r.mu.Unlock()
+	return r.boxes[s.Id]
+}
+
+// boxStatus asks for the status of a sandbox, which is kept: the addresses of a sandbox that is ready
+// do not change.
+func (r *Runtime) boxStatus(ctx context.Context, id string) (*runtimeapi.PodSandboxStatus, error) {
+	answer, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+	if err != nil {
+		return nil, err
 	}
-	// A sandbox that was stopped keeps its addresses in the status of the pod.
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.boxes[id] = answer.GetStatus()
+	return r.boxes[id], nil
+}
+
+// readySandbox returns a sandbox that is ready.
+func (r *Runtime) readySandbox(ctx context.Context, s *runtimeapi.PodSandbox) (podruntime.Sandbox, error) {
+	known := r.keptBox(s)
+	if known == nil {
+		var err error
+		if known, err = r.boxStatus(ctx, s.Id); err != nil {
+			return podruntime.Sandbox{}, err
+		}
+	}
+	return sandbox(s, known), nil
+}
+
+// sandbox returns a sandbox with the addresses in its status, which may be nil. A sandbox that was
+// stopped keeps them in the status of the pod.
+func sandbox(s *runtimeapi.PodSandbox, known *runtimeapi.PodSandboxStatus) podruntime.Sandbox {
+	out := podruntime.Sandbox{Pod: types.UID(s.Labels[labelUID]), ID: s.Id, Ready: s.State == runtimeapi.PodSandboxState_SANDBOX_READY}
 	if n := known.GetNetwork(); n.GetIp() != "" && known.GetLinux().GetNamespaces().GetOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
 		out.IPs = append(out.IPs, n.Ip)
 		for _, ip := range n.AdditionalIps {
 			out.IPs = append(out.IPs, ip.Ip)
 		}
 	}
-	return out, nil
+	return out
 }
 
 // SetUpPod implements podruntime.Sandboxer.
@@ -113,7 +140,7 @@ func (r *Runtime) SetUpPod(ctx context.Context, spec podruntime.SandboxSpec) (po
 		return podruntime.Sandbox{}, err
 	}
 	if len(all) > 0 && all[0].State == runtimeapi.PodSandboxState_SANDBOX_READY {
-		return r.sandbox(ctx, all[0])
+		return r.readySandbox(ctx, all[0])
 	}
 	attempt := uint32(0)
 	for _, old := range all {
@@ -143,7 +170,7 @@ func (r *Runtime) SetUpPod(ctx context.Context, spec podruntime.SandboxSpec) (po
 	if err != nil {
 		return podruntime.Sandbox{}, err
 	}
-	return r.sandbox(ctx, &runtimeapi.PodSandbox{Id: made.PodSandboxId, Labels: cfg.Labels, State: runtimeapi.PodSandboxState_SANDBOX_READY})
+	return r.readySandbox(ctx, &runtimeapi.PodSandbox{Id: made.PodSandboxId, Labels: cfg.Labels, State: runtimeapi.PodSandboxState_SANDBOX_READY})
 }
 
 // removeTimeout is the time that the next sandbox of a pod waits for the removal of earlier ones.
