@@ -190,7 +190,7 @@ func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 		if !a.held.fresh(ref) {
 			return a.held.stopped(ref), nil
 		} // it was created, and the provider does not show it yet
-	case err != nil:
+	case err != nil && !a.isOurs(ref, err):
 		return podsync.State{}, err
 	case state.Stopped:
 		return state, nil
@@ -221,6 +221,13 @@ func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 		return a.held.stopped(ref), nil
 	}
 	return state, nil
+}
+
+// isOurs reports whether DeletePod may be called although GetPod could not tell whether the provider holds
+// the pod: it was last known to run, and no other pod has its name.
+func (a *Adapter) isOurs(ref podsync.Ref, err error) bool {
+	unclear, ok := errors.AsType[*unclearError](err)
+	return ok && unclear.method == "GetPod" && a.held.ran(ref) && !a.held.want(ref, nil)
 }
 
 // delete calls DeletePod. An error after which the provider does not hold the pod is none, and then

@@ -41,7 +41,7 @@ func newPod(name string, uid types.UID) *corev1.Pod {
 
 func newAdapter(t testing.TB, h habits, cfg vkadapter.Config) (*vkadapter.Adapter, *provider) {
 	t.Helper()
-	p := &provider{cloud: newCloud(), habits: h, known: map[types.UID]*corev1.Pod{}, late: map[types.UID]bool{}}
+	p := &provider{cloud: newCloud(), habits: h, known: map[types.UID]*corev1.Pod{}, late: map[types.UID]bool{}, own: map[string]bool{}}
 	cfg.NodeName = nodeName
 	a, err := vkadapter.New(p.handler(), cfg)
 	if err != nil {

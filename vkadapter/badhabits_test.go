@@ -196,6 +196,105 @@ func TestAnEndWhoseContainersWaitMustLast(t *testing.T) {
 	}
 }
 
+// NERSC's GetPods leaves out a pod whose look-up fails, and GetPod fails with an error that says nothing. A
+// pod that ran is not lost then: GetPod has another error for a pod that it does not know.
+func TestNoPodIsLostWhileItsLookUpFails(t *testing.T) {
+	bubble(t, wild["NERSC"].habits, func(w *world) {
+		said := w.logs("GetPod: 500 Internal Server Error (if that means that there is no such pod, Config.NotFound must report it)")
+		w.start()
+		web := w.pod("web", corev1.RestartPolicyNever)
+		for range 2 {
+			pass(2 * time.Minute)
+			w.phase("before the outage", "web", corev1.PodRunning)
+			w.cloud.setAway(true)
+			pass(15 * time.Minute)
+			w.phase("in the outage", "web", corev1.PodRunning)
+			w.cloud.setAway(false)
+		}
+		if n := said(); n != 2 {
+			t.Errorf("Config.NotFound was named %d times, want once in each outage", n)
+		}
+		if n := w.events("ProviderGetFailed"); n == 0 {
+			t.Error("there is no event ProviderGetFailed")
+		}
+		w.once("after two outages", web)
+		w.cloud.exit("web", 0)
+		pass(time.Minute)
+		w.phase("after its end", "web", corev1.PodSucceeded)
+	})
+}
+
+// A pod whose instance is gone ends with its deletion also if GetPod has an error of its own for that: then
+// DeletePod tells, or Config.NotFound does.
+func TestAPodThatGetPodCannotFindIsDeleted(t *testing.T) {
+	t.Run("DeletePod succeeds", func(t *testing.T) {
+		bubble(t, habits{silent: true, notFound: known}, func(w *world) {
+			w.wrap = func(p *provider) statusByMethod { return &blind{p} }
+			w.start()
+			web := w.pod("web", corev1.RestartPolicyAlways)
+			pass(time.Minute)
+			w.cloud.mu.Lock()
+			clear(w.cloud.jobs)
+			w.cloud.mu.Unlock()
+			pass(20 * time.Minute)
+			w.phase("nothing says that it is gone", "web", corev1.PodRunning)
+			w.once("nothing says that it is gone", web)
+			w.delete("web")
+			pass(2 * time.Minute)
+			if pod := w.get("web"); pod != nil {
+				t.Errorf("the deleted pod is there after two minutes: %v", pod.Status)
+			}
+		})
+	})
+	t.Run("Config.NotFound", func(t *testing.T) {
+		bubble(t, wild["NERSC"].habits, func(w *world) {
+			w.change = func(cfg *vkadapter.NodeConfig) {
+				cfg.Adapter = func(a *vkadapter.Config) {
+					a.NotFound = func(err error) bool { return strings.Contains(err.Error(), "404") }
+				}
+			}
+			w.start()
+			w.pod("web", corev1.RestartPolicyNever)
+			pass(time.Minute)
+			w.cloud.mu.Lock()
+			clear(w.cloud.jobs)
+			w.cloud.mu.Unlock()
+			pass(2 * time.Minute)
+			w.phase("after the loss of its job", "web", corev1.PodFailed)
+			w.delete("web")
+			pass(time.Minute)
+			if pod := w.get("web"); pod != nil {
+				t.Errorf("the deleted pod is there after a minute: %v", pod.Status)
+			}
+		})
+	})
+}
+
+// blind is a provider whose GetPod returns another error each time for a job that is gone, and whose DeletePod
+// finds nothing to do then.
+type blind struct{ *provider }
+
+func (b *blind) GetPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod, err := b.provider.GetPod(ctx, namespace, name)
+	if err != nil {
+		err = fmt.Errorf("request %d failed", b.count("GetPod"))
+	}
+	return pod, err
+}
+
+func (b *blind) GetPodStatus(ctx context.Context, namespace, name string) (*corev1.PodStatus, error) {
+	pod, err := b.GetPod(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	return &pod.Status, nil
+}
+
+func (b *blind) DeletePod(ctx context.Context, pod *corev1.Pod) error {
+	_ = b.provider.DeletePod(ctx, pod)
+	return nil
+}
+
 // immortal is a provider whose DeletePod succeeds and ends nothing, as that of Cisco with its driver FAKE.
 type immortal struct{ *provider }
 

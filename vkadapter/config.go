@@ -68,8 +68,10 @@ type Config struct {
 	CreateError func(pod *corev1.Pod, err error) error
 	// NotFound reports whether an error of GetPod, GetPodStatus or DeletePod says that the
 	// provider does not hold the pod. Set it for a provider with an error of its own for that:
-	// while another error might mean it, a pod that ran is neither started nor stopped. It is
-	// called for several pods at the same time, and must not block. Default: [IsNotFound].
+	// while another error might mean it, a pod that ran keeps its status, and the event
+	// ProviderGetFailed says so. An error that GetPod also has for a pod that cannot exist needs
+	// no function. NotFound is called for several pods at the same time, and must not block.
+	// Default: [IsNotFound].
 	NotFound func(err error) bool
 	// DeleteTimeout is the time, after the grace period, for which a pod may run on although
 	// DeletePod has succeeded. After that, and after three such calls, the pod counts as
@@ -127,6 +129,7 @@ func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 	a.finder = &finder{
 		nodeName: cfg.NodeName, provider: provider, notifier: a.notifier, held: a.held,
 		client: cfg.Client, controller: cfg.Controller, listOnce: cfg.ListOnce, notFound: cfg.NotFound,
+		environment: a.environment,
 	}
 	a.finder.byUID, _ = provider.(uidHandler)
 	a.life, a.end = context.WithCancel(context.Background())

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +46,8 @@ type finder struct {
 	controller func() *podsync.Controller   // its result may be nil
 	listOnce   bool
 	notFound   func(error) bool
+
+	environment environment
 
 	listing sync.Mutex    // guards what follows
 	listed  bool          // GetPods has succeeded, and isn't called again if listOnce is set
@@ -156,12 +159,37 @@ func (f *finder) confirm(ctx context.Context, ref podsync.Ref, others bool, caus
 	switch {
 	case pod != nil:
 		return f.found(ctx, ref, pod, others, true)
-	case cause != nil && f.held.doubts(ref, known):
+	case cause != nil && (f.isUnknown(ctx, ref, cause) || f.held.doubts(ref, known)):
 		return podsync.State{}, cause
 	case cause == nil && len(pods) == 0 && !f.listOnce:
 		return podsync.State{}, errSilence
 	}
 	return podsync.State{}, notHeld(ref)
+}
+
+// absent ends the name and the UID of a pod that no provider holds.
+const absent = "-no-such-pod"
+
+// isUnknown reports whether an error of GetPod, which is not a "not found", says nothing about a pod that
+// was last known to run: GetPod has another answer for a pod that cannot exist. The list may leave a pod
+// out for the same reason, so it says nothing either. If that lasts, it is logged, and recorded as an event.
+func (f *finder) isUnknown(ctx context.Context, ref podsync.Ref, cause error) bool {
+	unclear, ok := errors.AsType[*unclearError](cause)
+	if !ok || unclear.method != "GetPod" || !f.held.ran(ref) {
+		return false
+	}
+	other := ref
+	if other.Name += absent; ref.UID != "" && !isStray(ref) {
+		other.UID += absent
+	}
+	if _, err := f.getPod(ctx, other); err != nil && strings.ReplaceAll(err.Error(), absent, "") == unclear.err.Error() {
+		return false
+	}
+	if pod := f.held.unknown(ref); pod != nil {
+		klog.FromContext(ctx).Info("It is not known whether the provider still runs a pod, so the pod keeps its status", "pod", ref, "why", cause.Error())
+		f.environment.event(pod, corev1.EventTypeWarning, "ProviderGetFailed", "GetPod", cause.Error())
+	}
+	return true
 }
 
 // errEarlier says that the provider has only the end of an earlier pod under the name of a pod.

@@ -36,6 +36,7 @@ type scripted struct {
 	stub
 	pod       *corev1.Pod
 	podErr    error
+	noPodErr  error // of GetPod for a pod that cannot exist; nil: podErr
 	status    *corev1.PodStatus
 	statusErr error
 	list      []*corev1.Pod
@@ -52,9 +53,12 @@ func (s *scripted) did(call string) {
 	s.calls = append(s.calls, call)
 }
 
-func (s *scripted) GetPod(context.Context, string, string) (*corev1.Pod, error) {
+func (s *scripted) GetPod(_ context.Context, _, name string) (*corev1.Pod, error) {
 	s.did("GetPod")
 	s.meanwhile()
+	if s.noPodErr != nil && name == "web-no-such-pod" {
+		return nil, s.noPodErr
+	}
 	return s.pod, s.podErr
 }
 
@@ -149,6 +153,7 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 	neighbor.Name, otherSpace.Namespace = "neighbor", "other"
 	noName := &corev1.Pod{}
 	adopt := func(h *holdings) { h.want(refWeb, mine) }
+	listed := func(h *holdings) { h.shown(refWeb, mine, true) }
 	over, refOther, refNone := webPod("", "Failed"), podsync.RefOf(other), podsync.RefOf(nameless)
 	owned := func(owner, started *corev1.Pod) func(h *holdings) { // the name is that of owner
 		return func(h *holdings) {
@@ -221,11 +226,30 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine, noName}}, want: "held", calls: "GetPod GetPods GetPodStatus",
 		},
 		"nothing, and GetPods has no names": {scripted: &scripted{list: []*corev1.Pod{noName}}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
-		"an error about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, want: "unclear: GetPod", calls: "GetPod GetPods"},
+		"an error about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, want: "unclear: GetPod", calls: "GetPod GetPods GetPod"},
+		"an error about a pod that ran and was listed": {
+			scripted: &scripted{podErr: errors.New("no pod web"), noPodErr: errors.New("no pod web-no-such-pod")},
+			before:   listed, want: "absent", calls: "GetPod GetPods GetPod",
+		},
+		"– another one than for a pod that cannot exist": {
+			scripted: &scripted{podErr: errPod, noPodErr: errors.New("no pod web-no-such-pod")},
+			before:   listed, want: "unclear: GetPod", calls: "GetPod GetPods GetPod",
+		},
+		"– a pod that cannot exist is not found": {
+			scripted: &scripted{podErr: errPod, noPodErr: notFound}, before: listed, want: "unclear: GetPod", calls: "GetPod GetPods GetPod",
+		},
+		"– the pod has ended": {
+			scripted: &scripted{podErr: errPod, noPodErr: notFound},
+			before:   func(h *holdings) { h.shown(refWeb, webPod("1", "Failed"), true) }, want: "absent", calls: "GetPod GetPods",
+		},
+		"– the pod was deleted": {
+			scripted: &scripted{podErr: errPod, noPodErr: notFound},
+			before:   func(h *holdings) { listed(h); h.deleted(refWeb, mine, mine) }, want: "absent", calls: "GetPod GetPods",
+		},
 		"an error, and GetPods may be called once": {
 			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine}}, once: true, want: "absent", calls: "GetPod",
 		},
-		"– about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, once: true, want: "unclear: GetPod", calls: "GetPod"},
+		"– about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, once: true, want: "unclear: GetPod", calls: "GetPod GetPod"},
 		"GetPods has two, this one first": {
 			scripted: &scripted{podErr: errPod, list: []*corev1.Pod{mine, other}}, want: "held", calls: "GetPod GetPods GetPodStatus",
 		},

@@ -68,6 +68,7 @@ type holding struct {
 	absent    bool      // GetPods has left the pod out, and GetPod does not find it
 	premature time.Time // since when the provider shows an end whose containers wait; zero: it does not
 	failing   time.Time // since when GetPod has failed without saying that there is no pod; zero: it does not
+	said      bool      // a failure since then was recorded as an event
 
 	// status is the newest that was notified or polled, and shown the one in a pod that GetPod
 	// or GetPods has returned: nil, or without a phase, if it says nothing.
@@ -413,7 +414,8 @@ func (h *holdings) isPremature(p *holding, status *corev1.PodStatus) bool {
 
 // there records that the provider holds the pod.
 func (p *holding) there() {
-	p.created, p.gone, p.absent, p.failing = time.Time{}, false, false, time.Time{}
+	p.created, p.gone, p.absent = time.Time{}, false, false
+	p.failing, p.said = time.Time{}, false
 }
 
 // seen records what a pod of the provider says besides its status. The generation of an object
@@ -456,7 +458,7 @@ func (h *holdings) notified(pod *corev1.Pod) {
 		p.status, p.shown, p.told = &pod.Status, nil, true
 	}
 	if !p.gone {
-		p.absent, p.failing = false, time.Time{}
+		p.absent, p.failing, p.said = false, time.Time{}, false
 		h.name(ref) // GetPods may have no UID for it
 	}
 	state, report := p.state(), h.report
@@ -662,6 +664,29 @@ func (h *holdings) doubts(ref podsync.Ref, known bool) bool {
 		p.failing = time.Now()
 	}
 	return time.Since(p.failing) < appears
+}
+
+// ran reports whether the pod was last known to run, and was not deleted.
+func (h *holdings) ran(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	return !p.gone && !p.ending && !p.unborn() && !p.ended()
+}
+
+// unknown records that GetPod fails for a pod that may run. If that has lasted, it returns the pod, once.
+func (h *holdings) unknown(ref podsync.Ref) *corev1.Pod {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.get(ref)
+	if p.failing.IsZero() {
+		p.failing = time.Now()
+	}
+	if p.said || time.Since(p.failing) < appears || p.pod == nil {
+		return nil
+	}
+	p.said = true
+	return p.pod.DeepCopy()
 }
 
 // vanished records that GetPod does not find a pod that the list lacks.

@@ -133,6 +133,7 @@ type habits struct {
 	reportsInCall  bool          // reports in CreatePod and DeletePod, under its lock
 	createTimesOut bool          // the first CreatePod of a pod fails after it has submitted the job
 	blips          bool          // each seventh GetPod of a pod fails
+	ownJobs        bool          // knows only jobs that this process has submitted; GetPods leaves out those whose look-up fails: NERSC
 	createErr      func(pod *corev1.Pod) error
 }
 
@@ -151,6 +152,7 @@ type provider struct {
 	extra  []*corev1.Pod      // in GetPods
 	last   *corev1.Pod        // that UpdatePod got
 	late   map[types.UID]bool // createTimesOut: its CreatePod has failed
+	own    map[string]bool    // ownJobs: the keys of its jobs; guarded by the cloud's mutex
 	seen   []string           // calls
 }
 
@@ -354,7 +356,10 @@ func (p *provider) CreatePod(ctx context.Context, pod *corev1.Pod) error {
 			return errAway
 		}
 		k := key(pod.Namespace, pod.Name)
-		if old, ok := p.jobs[k]; ok && !old.over {
+		if p.ownJobs && p.own[k] {
+			return nil
+		}
+		if old, ok := p.jobs[k]; ok && !old.over && !p.ownJobs {
 			return fmt.Errorf("name_conflict: %s", k)
 		}
 		p.serials++
@@ -369,6 +374,7 @@ func (p *provider) CreatePod(ctx context.Context, pod *corev1.Pod) error {
 		(*into)["JobID"] = id
 		p.jobs[k] = &job{id: id, uid: pod.UID, created: time.Now(), pod: pod.DeepCopy()}
 		p.starts[pod.UID]++
+		p.own[k] = true
 		if p.reportsInCall {
 			reported := pod.DeepCopy()
 			reported.Status = p.statusOf(p.jobs[k])
@@ -425,6 +431,9 @@ func (p *provider) DeletePod(_ context.Context, pod *corev1.Pod) error {
 	p.did("DeletePod")
 	p.cloud.mu.Lock()
 	defer p.cloud.mu.Unlock()
+	if p.ownJobs && !p.own[key(pod.Namespace, pod.Name)] {
+		return nil
+	}
 	if p.away {
 		if p.lies {
 			return nil
@@ -450,8 +459,13 @@ func (p *provider) DeletePod(_ context.Context, pod *corev1.Pod) error {
 		ok = ok && ok2
 	}
 	switch {
+	case !ok && p.ownJobs:
+		return errors.New("cancel failed: 404 Not Found")
 	case !ok:
 		return errdefs.NotFound("no such job")
+	case p.ownJobs:
+		delete(p.own, key(pod.Namespace, pod.Name))
+		delete(p.jobs, key(pod.Namespace, pod.Name))
 	case p.forgets:
 		delete(p.jobs, key(pod.Namespace, pod.Name))
 		last := j.pod.DeepCopy()
@@ -494,6 +508,9 @@ func (p *provider) returned(j *job) *corev1.Pod {
 
 // job returns a job that the provider shows.
 func (p *provider) job(namespace, name string) (*job, error) {
+	if p.ownJobs && !p.own[key(namespace, name)] {
+		return nil, fmt.Errorf("pod %s not found", key(namespace, name))
+	}
 	if p.away {
 		if p.lies || p.nilErrors {
 			return nil, nil
@@ -636,7 +653,7 @@ func (p *provider) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
 	p.cloud.mu.Lock()
 	defer p.cloud.mu.Unlock()
 	if p.away {
-		if p.lies {
+		if p.lies || p.ownJobs {
 			return nil, nil
 		}
 		return nil, errAway
@@ -649,7 +666,10 @@ func (p *provider) GetPods(ctx context.Context) ([]*corev1.Pod, error) {
 			{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: elsewhere}},
 		}
 	}
-	for _, j := range p.jobs {
+	for k, j := range p.jobs {
+		if p.ownJobs && !p.own[k] {
+			continue
+		}
 		if p.listsCluster {
 			p.mu.Lock()
 			_, ok := p.known[j.uid]
@@ -700,7 +720,7 @@ func bubble(t *testing.T, h habits, f func(w *world)) {
 // start starts a process.
 func (w *world) start() {
 	w.Helper()
-	w.p = &provider{cloud: w.cloud, habits: w.habits, known: map[types.UID]*corev1.Pod{}, late: map[types.UID]bool{}}
+	w.p = &provider{cloud: w.cloud, habits: w.habits, known: map[types.UID]*corev1.Pod{}, late: map[types.UID]bool{}, own: map[string]bool{}}
 	cfg := vkadapter.NodeConfig{
 		Client: w.s.Client(apitest.User{}), InternalIP: "192.0.2.1", Listener: newPipes(), LockDir: w.lockDir, Template: w.template,
 	}
@@ -862,9 +882,15 @@ func (w *world) holds(when string, want ...string) {
 // once checks that a pod had one job.
 func (w *world) once(when string, uids ...types.UID) {
 	w.Helper()
+	w.times(when, 1, uids...)
+}
+
+// times checks how many jobs a pod had.
+func (w *world) times(when string, want int, uids ...types.UID) {
+	w.Helper()
 	for _, uid := range uids {
-		if n := w.cloud.started(uid); n != 1 {
-			w.Errorf("%s: pod %s had %d jobs, want 1", when, uid, n)
+		if n := w.cloud.started(uid); n != want {
+			w.Errorf("%s: pod %s had %d jobs, want %d", when, uid, n, want)
 		}
 	}
 }
