@@ -50,11 +50,12 @@ LICENCES = GOFLAGS="$$($(GO) env GOFLAGS) -tags=remove_all_sd" $(GO) run ./hack/
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# The end-to-end tests wait for most of their time, and the tests of the other modules run real processes in real
-# time. The tests of the root module have virtual time: they run beside both, at a low priority, two goals at a time.
+# The end-to-end tests and the long ones of the other modules wait for most of their time, and the short ones of the
+# other modules run real processes in real time. The tests of the root module have virtual time: they run beside all
+# of these, at a low priority, two goals at a time.
 .PHONY: test
 test: compiler ## The one test command: vet, unit, race and end-to-end tests
-	@$(MAKE) --no-print-directory -j3 test-real-time test-virtual-time
+	@$(MAKE) --no-print-directory -j4 test-real-time deeper-modules test-virtual-time
 
 # The collector of garbage takes half of the linkers' time and a sixth of the tests'. It runs less often here,
 # within a limit for each program. A program with the race detector sleeps a second before it ends, by default.
@@ -65,7 +66,7 @@ test race: export GORACE ?= atexit_sleep_ms=50
 .PHONY: test-real-time
 test-real-time:
 	@$(MAKE) --no-print-directory e2e
-	@$(MAKE) --no-print-directory race-modules deeper-modules
+	@$(MAKE) --no-print-directory race-modules
 
 .PHONY: test-virtual-time
 test-virtual-time:
