@@ -196,6 +196,44 @@ func TestAnEndWhoseContainersWaitMustLast(t *testing.T) {
 	}
 }
 
+// conditional is a provider that reports the condition Ready and no container as ready, as
+// Perian-io/perian-virtual-kubelet does at 8d77a36.
+type conditional struct{ *provider }
+
+func (c conditional) NotifyPods(ctx context.Context, notify func(*corev1.Pod)) {
+	notifying(c).NotifyPods(ctx, func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		for i := range pod.Status.ContainerStatuses {
+			pod.Status.ContainerStatuses[i].Ready = false
+		}
+		notify(pod)
+	})
+}
+
+// A pod is ready if its provider says so.
+func TestAPodIsReadyByItsCondition(t *testing.T) {
+	bubble(t, habits{notFound: known, noStatus: true}, func(w *world) {
+		w.wrap = func(p *provider) statusByMethod { return conditional{p} }
+		w.start()
+		w.pod("web", corev1.RestartPolicyNever)
+		pass(10 * time.Second)
+		ready := func(when string, want corev1.ConditionStatus) {
+			t.Helper()
+			for _, c := range w.get("web").Status.Conditions {
+				if c.Type == corev1.PodReady && c.Status != want {
+					t.Errorf("%s: Ready is %s (%s %s), want %s", when, c.Status, c.Reason, c.Message, want)
+				}
+			}
+		}
+		ready("after ten seconds", corev1.ConditionTrue)
+		w.phase("after ten seconds", "web", corev1.PodRunning)
+		w.cloud.exit("web", 0)
+		pass(10 * time.Second)
+		ready("after its end", corev1.ConditionFalse)
+		w.phase("after its end", "web", corev1.PodSucceeded)
+	})
+}
+
 // NERSC's GetPods leaves out a pod whose look-up fails, and GetPod fails with an error that says nothing. A
 // pod that ran is not lost then: GetPod has another error for a pod that it does not know.
 func TestNoPodIsLostWhileItsLookUpFails(t *testing.T) {

@@ -364,7 +364,7 @@ func (h *holdings) shown(ref podsync.Ref, pod *corev1.Pod, inList bool) podsync.
 	p.there()
 	p.listed = p.listed || inList
 	if p.echoed = h.isEcho(p, pod); !p.echoed && !h.isPremature(p, &pod.Status) {
-		p.shown = pod.Status.DeepCopy()
+		p.shown = h.believed(p, &pod.Status)
 	}
 	h.name(ref)
 	return p.state()
@@ -394,6 +394,45 @@ func (h *holdings) isEcho(p *holding, pod *corev1.Pod) bool {
 	}
 	info, ok := c.Get(p.ref)
 	return ok && info.Pod != nil && podstatus.Equal(&info.Pod.Status, &pod.Status)
+}
+
+// believed returns a copy of a status of the provider. If its condition Ready is True, the containers that
+// run are ready: virtual-kubelet writes the condition as it is, and the provider of Perian reports no
+// container as ready. podsync derives the condition from the containers. Conditions that the provider has
+// read from the API say nothing. h.mu must be held.
+func (h *holdings) believed(p *holding, status *corev1.PodStatus) *corev1.PodStatus {
+	status = status.DeepCopy()
+	ready := func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }
+	if status.Phase != corev1.PodRunning || !slices.ContainsFunc(status.Conditions, ready) || h.hasConditions(p, status) {
+		return status
+	}
+	for i := range status.ContainerStatuses {
+		if c := &status.ContainerStatuses[i]; c.State.Running != nil {
+			c.Ready = true
+		}
+	}
+	return status
+}
+
+// hasConditions reports whether the API has, or had when the provider was handed the pod, a condition of
+// status: one of the same type and time. h.mu must be held.
+func (h *holdings) hasConditions(p *holding, status *corev1.PodStatus) bool {
+	stored := []*corev1.PodStatus{p.first.status, p.last.status}
+	if c := h.controller(); c != nil {
+		if info, ok := c.Get(p.ref); ok && info.Pod != nil {
+			stored = append(stored, &info.Pod.Status)
+		}
+	}
+	for _, from := range stored {
+		if from != nil && slices.ContainsFunc(from.Conditions, func(known corev1.PodCondition) bool {
+			return slices.ContainsFunc(status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == known.Type && !c.LastTransitionTime.IsZero() && c.LastTransitionTime.Equal(&known.LastTransitionTime)
+			})
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // isPremature reports whether status, which the provider has not reported itself, is an end that must last
@@ -455,7 +494,7 @@ func (h *holdings) notified(pod *corev1.Pod) {
 	p.seen(pod)
 	p.since = time.Now()
 	if !p.gone || podstatus.IsTerminal(pod.Status.Phase) { // the report may be older than the end
-		p.status, p.shown, p.told = &pod.Status, nil, true
+		p.status, p.shown, p.told = h.believed(p, &pod.Status), nil, true
 	}
 	if !p.gone {
 		p.absent, p.failing, p.said = false, time.Time{}, false
@@ -493,7 +532,7 @@ func (h *holdings) polled(ref podsync.Ref, status *corev1.PodStatus) podsync.Sta
 	if !p.gone {
 		p.there()
 		if !h.isPremature(p, status) {
-			p.status, p.told = status.DeepCopy(), false
+			p.status, p.told = h.believed(p, status), false
 		}
 		h.name(ref)
 	}

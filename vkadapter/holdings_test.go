@@ -593,6 +593,56 @@ func TestThePodForDeletePod(t *testing.T) {
 }
 
 // The statuses of a pod that has succeeded are complete, and have the names of its containers.
+func TestWhichContainersAreReady(t *testing.T) {
+	then := metav1.Unix(1000, 0)
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}
+	readyThen, scheduledThen, notReady := ready, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: then}, ready
+	readyThen.LastTransitionTime, notReady.Status = metav1.Unix(2000, 0), corev1.ConditionFalse
+	other := scheduledThen
+	other.Type = corev1.PodInitialized
+	for name, c := range map[string]struct {
+		phase      corev1.PodPhase
+		conditions []corev1.PodCondition
+		stored     []corev1.PodCondition
+		want       bool
+	}{
+		"the condition is True":                 {corev1.PodRunning, []corev1.PodCondition{ready}, nil, true},
+		"– with a time":                         {corev1.PodRunning, []corev1.PodCondition{readyThen}, nil, true},
+		"– and the API has another time":        {corev1.PodRunning, []corev1.PodCondition{readyThen}, []corev1.PodCondition{{Type: corev1.PodReady, LastTransitionTime: then}}, true},
+		"– and neither has a time":              {corev1.PodRunning, []corev1.PodCondition{ready}, []corev1.PodCondition{ready}, true},
+		"– and the API has this time":           {corev1.PodRunning, []corev1.PodCondition{readyThen}, []corev1.PodCondition{readyThen}, false},
+		"– with another one of the API":         {corev1.PodRunning, []corev1.PodCondition{readyThen, scheduledThen}, []corev1.PodCondition{scheduledThen}, false},
+		"– with the time of another one":        {corev1.PodRunning, []corev1.PodCondition{readyThen, other}, []corev1.PodCondition{scheduledThen}, true},
+		"the condition is False":                {corev1.PodRunning, []corev1.PodCondition{notReady}, nil, false},
+		"there is another condition":            {corev1.PodRunning, []corev1.PodCondition{scheduledThen}, nil, false},
+		"the condition is True, and it waits":   {corev1.PodPending, []corev1.PodCondition{ready}, nil, false},
+		"the condition is True, and it is over": {corev1.PodSucceeded, []corev1.PodCondition{ready}, nil, false},
+	} {
+		pod := webPod("1", "")
+		pod.Status.Conditions = c.stored
+		reported := webPod("1", c.phase)
+		reported.Status.Conditions = c.conditions
+		reported.Status.ContainerStatuses = append(reported.Status.ContainerStatuses, corev1.ContainerStatus{Name: "waits"})
+		for how, report := range map[string]func(h *holdings){
+			"shown":    func(h *holdings) { h.shown(refWeb, reported, true) },
+			"polled":   func(h *holdings) { h.polled(refWeb, &reported.Status) },
+			"notified": func(h *holdings) { h.notified(reported) },
+		} {
+			h := remember()
+			h.create(pod)
+			h.created(refWeb)
+			report(h)
+			got := h.state(refWeb).Status.ContainerStatuses
+			if len(got) != 2 || got[0].Ready != c.want || got[1].Ready {
+				t.Errorf("%s, %s: %+v, want the first one ready: %v", name, how, got, c.want)
+			}
+			if reported.Status.ContainerStatuses[0].Ready {
+				t.Errorf("%s, %s: the provider's own status was changed", name, how)
+			}
+		}
+	}
+}
+
 func TestStatusesInAState(t *testing.T) {
 	status := func(phase corev1.PodPhase) *corev1.PodStatus {
 		return &corev1.PodStatus{Phase: phase, InitContainerStatuses: []corev1.ContainerStatus{{Name: "job-0"}}}
