@@ -84,12 +84,10 @@ func TestContainersRestartWhileTheAPIServerIsAway(t *testing.T) {
 				time.Sleep(30 * time.Second)
 				w.api.Inject(fault)
 				time.Sleep(time.Hour)
-				w.machine.mu.Lock()
-				defer w.machine.mu.Unlock()
 				for _, name := range names {
 					// Runs of a minute with back-offs of up to five minutes.
-					if n := len(w.starts[name]); n < 12 {
-						t.Errorf("%s was started %d times: %v", name, n, w.starts[name])
+					if got := w.started(name); len(got) < 12 {
+						t.Errorf("%s was started %d times: %v", name, len(got), got)
 					}
 				}
 			})
@@ -123,11 +121,7 @@ func TestPodsKeepWhatTheyHaveBehindAProxy(t *testing.T) {
 				time.Sleep(30 * time.Second)
 				remove := w.api.Inject(apitest.Fault{Answer: answer})
 				time.Sleep(time.Hour)
-				began := func() int {
-					w.machine.mu.Lock()
-					defer w.machine.mu.Unlock()
-					return len(w.starts["config"])
-				}
+				began := func() int { return len(w.started("config")) }
 				n := began()
 				if n < 12 { // runs of a minute with back-offs of up to five minutes
 					t.Errorf("it was started %d times in an hour", n)

@@ -1528,11 +1528,11 @@ func TestADeathAtAnyCallLosesNothing(t *testing.T) {
 					}
 					for name, code := range map[string]int32{"init": 0, "app": 3, "other": 0} {
 						c := w.container(ref, name)
-						if c.State.Terminated == nil || c.State.Terminated.ExitCode != code || len(w.starts[name]) != 1 {
-							w.Errorf("died at call %d (after %v): %s was started %d times and has %+v", at, after, name, len(w.starts[name]), c.State)
+						if c.State.Terminated == nil || c.State.Terminated.ExitCode != code || len(w.started(name)) != 1 {
+							w.Errorf("died at call %d (after %v): %s was started %d times and has %+v", at, after, name, len(w.started(name)), c.State)
 						}
 					}
-					if n := len(w.starts["side"]); n != 1 {
+					if n := len(w.started("side")); n != 1 {
 						w.Errorf("died at call %d (after %v): the sidecar was started %d times", at, after, n)
 					}
 					if err := w.p.Release(w.Context(), ref); err != nil {
@@ -1577,8 +1577,8 @@ func TestAPanicOfTheRuntimeConcernsOneCall(t *testing.T) {
 			}
 			ref := w.start(pod)
 			time.Sleep(time.Minute)
-			if s := w.state(ref); !s.Stopped || s.Status.ContainerStatuses[0].State.Terminated.ExitCode != 3 || len(w.starts["app"]) != 1 {
-				w.Errorf("after %d starts: %+v", len(w.starts["app"]), s)
+			if s := w.state(ref); !s.Stopped || s.Status.ContainerStatuses[0].State.Terminated.ExitCode != 3 || len(w.started("app")) != 1 {
+				w.Errorf("after %d starts: %+v", len(w.started("app")), s)
 			}
 			for err := w.p.Release(w.Context(), ref); err != nil; err = w.p.Release(w.Context(), ref) {
 				if !errors.As(err, new(*podsync.PanicError)) {
@@ -1681,7 +1681,7 @@ func TestAPanicOfAFunctionOfTheProgramConcernsOnePod(t *testing.T) {
 		f.broken.Store(false)
 		w.api.Put(data("2"))
 		time.Sleep(10 * time.Minute)
-		if n := len(w.starts["app"]); n < 3 {
+		if n := len(w.started("app")); n < 3 {
 			w.Errorf("app started %d times", n)
 		}
 		if c := w.container(ref, "debug"); c.State.Running == nil {
@@ -1690,6 +1690,41 @@ func TestAPanicOfAFunctionOfTheProgramConcernsOnePod(t *testing.T) {
 		w.expectResize(pod, "", "", "2", "2")
 		if got, err := os.ReadFile(filepath.Join(w.root, "pods", string(ref.UID), "volumes", "v", "KEY")); err != nil || string(got) != "2" {
 			w.Errorf("the volume has %q (%v)", got, err)
+		}
+	})
+}
+
+// Config.Pod and Config.Evict are called by goroutines of the Provider, too. A panic in them counts as no newer version, and
+// as an eviction that has failed.
+func TestAPanicOfPodOrEvictEndsNothing(t *testing.T) {
+	var f faulty
+	var e evictions
+	inWorldWith(t, func(w *world) {
+		w.change = func(cfg *podruntime.Config) {
+			cfg.Pod = func(podsync.Ref) *corev1.Pod { f.fail("Pod"); return nil }
+			cfg.Evict = func(ref podsync.Ref, eviction podsync.Eviction) error {
+				f.fail("Evict")
+				return e.evict(ref, eviction)
+			}
+		}
+	}, func(w *world) {
+		f.broken.Store(true)
+		pod := withVolume()
+		pod.Spec.Containers[0] = command("app", "exit 1 10s")
+		ref := w.start(pod)
+		w.fill(pod, 1<<21)
+		time.Sleep(55 * time.Second)
+		if n := len(w.started("app")); n != 3 {
+			w.Errorf("app was started %d times, want 3", n)
+		}
+		e.expect(w)
+		f.broken.Store(false)
+		time.Sleep(10 * time.Second)
+		e.expect(w, `uid-1 1s true Usage of EmptyDir volume "v" exceeds the limit "1Mi".`)
+		w.stop(ref, time.Second)
+		time.Sleep(time.Minute)
+		if !w.state(ref).Stopped {
+			w.Errorf("the pod has not stopped: %+v", w.state(ref))
 		}
 	})
 }
@@ -1891,6 +1926,21 @@ func TestStepsOfTheRuntimeAreNoNews(t *testing.T) {
 				}
 			}
 			return ""
+		}
+		w.link.setBefore(func(op string) error {
+			if op == "SetUpPod" {
+				time.Sleep(10 * time.Second)
+			}
+			return nil
+		})
+		w.lose(ref.UID)
+		time.Sleep(5 * time.Second)
+		if ready() != corev1.ConditionFalse {
+			w.Errorf("after the loss of the sandbox: ready to start containers %v", ready())
+		}
+		time.Sleep(time.Minute)
+		if ready() != corev1.ConditionTrue {
+			w.Errorf("in the next sandbox: ready to start containers %v", ready())
 		}
 		w.link.setAfter(func(op string) error {
 			if op == "TearDownPod" {

@@ -36,7 +36,7 @@ func (p *pod) status() corev1.PodStatus {
 	if p.node.caps.sandboxer != nil {
 		ready := corev1.ConditionFalse
 		// While it is torn down it is no longer ready, but the next status is the final one.
-		if p.sandbox != nil && (p.sandbox.Ready || p.tearing) && !p.tornDown {
+		if p.sandbox != nil && (p.sandbox.Ready || p.tearing) {
 			ready = corev1.ConditionTrue
 		}
 		st.Conditions = append(st.Conditions, corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: ready})

@@ -478,14 +478,19 @@ func (w *world) expect(want ...string) {
 	}
 }
 
-// begun compares the times at which a container was started.
-func (w *world) begun(name string, want ...time.Duration) {
-	w.Helper()
+// started returns the times at which a container was started.
+func (w *world) started(name string) []time.Duration {
 	synctest.Wait()
 	w.machine.mu.Lock()
 	defer w.machine.mu.Unlock()
-	if !slices.Equal(w.starts[name], want) {
-		w.Errorf("%s was started at %v, want %v", name, w.starts[name], want)
+	return slices.Clone(w.starts[name])
+}
+
+// begun compares the times at which a container was started.
+func (w *world) begun(name string, want ...time.Duration) {
+	w.Helper()
+	if got := w.started(name); !slices.Equal(got, want) {
+		w.Errorf("%s was started at %v, want %v", name, got, want)
 	}
 }
 
