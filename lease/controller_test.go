@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -390,6 +391,12 @@ func TestALeaseIsNotWrittenWithoutItsNode(t *testing.T) {
 		pass(time.Hour)
 		f.wantCalls("")
 		f.wantPhase(PhaseNoOwner)
+		f.told.mu.Lock()
+		last := f.told.changes[len(f.told.changes)-1]
+		f.told.mu.Unlock()
+		if !apierrors.IsNotFound(last.Reason) {
+			t.Errorf("the reason of the phase is %v", last.Reason)
+		}
 
 		node := f.putNode(nodeName)
 		f.controller.Trigger(nodeName)
@@ -575,7 +582,11 @@ func TestReadyAndCheck(t *testing.T) {
 			t.Errorf("before Run: name %q, check %v, status %+v", c.Name(), c.Check(nil), f.status())
 		}
 		f.start()
-		<-c.Ready().Done()
+		select {
+		case <-c.Ready().Done():
+		default:
+			t.Fatal("not ready after the first renewal")
+		}
 		s := f.status()
 		if s.Phase != PhaseHeld || !s.LastRenewal.Equal(time.Now()) || s.Expires.Sub(s.LastRenewal) != 40*time.Second {
 			t.Errorf("after the first renewal: %+v", s)
@@ -586,6 +597,34 @@ func TestReadyAndCheck(t *testing.T) {
 		}
 		if err := c.Add("other"); !errors.Is(err, ErrStopped) {
 			t.Errorf("Add after Run = %v", err)
+		}
+	})
+}
+
+// A hook must not block. While one does, Check says that the process must be restarted.
+func TestCheckNoticesALoopThatHangs(t *testing.T) {
+	var began atomic.Int64 // renewals
+	block := func(f *fixture, cfg *Config) {
+		cfg.Workers = 1
+		cfg.Hooks.Renewed = func(Renewed) {
+			if began.Add(1) == 2 {
+				time.Sleep(time.Hour)
+			}
+		}
+	}
+	bubble(t, block, func(f *fixture) {
+		f.start()
+		pass(time.Minute)
+		if err := f.controller.Check(nil); err != nil {
+			t.Errorf("it is content: %v", err)
+		}
+		pass(4 * time.Minute)
+		if f.controller.Check(nil) == nil {
+			t.Errorf("Check is content after %d renewals in five minutes", began.Load())
+		}
+		pass(time.Hour)
+		if err := f.controller.Check(nil); err != nil {
+			t.Errorf("after the hook has returned: %v", err)
 		}
 	})
 }

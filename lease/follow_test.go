@@ -161,6 +161,9 @@ func TestALeaseWithoutAnOwnerDoesNotRun(t *testing.T) {
 		if err := f.controller.Run(t.Context()); !errors.Is(err, ErrAlreadyRun) {
 			t.Errorf("second Run: %v", err)
 		}
+		if err := f.controller.Add("other"); !errors.Is(err, ErrStopped) {
+			t.Errorf("Add: %v", err)
+		}
 		if n := len(f.server.Requests(apitest.Match{})); n > 0 {
 			t.Errorf("%d requests", n)
 		}

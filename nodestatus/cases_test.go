@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/statuserr"
@@ -696,4 +698,43 @@ func testOnlyRunBlocks(t *testing.T) {
 	if err := c.Check(nil); err == nil {
 		t.Error("Check is content after Run has returned")
 	}
+}
+
+// A hook must not block. While one does, Check says that the process must be restarted, and
+// Live that the lease must not be renewed, each after exactly the time that rounds may take.
+func TestCheckNoticesALoopThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rounds atomic.Int64
+		var last atomic.Pointer[time.Time] // the round before the one that hangs
+		failing := func(context.Context, string) error { return errors.New("not well") }
+		w := start(t, apitest.New(apitest.Options{}), Config{
+			Workers: 1, HealthChecks: []HealthCheck{failing}, ErrorHandler: func(context.Context, error, string) {},
+			Hooks: Hooks{SetterFailed: func(SetterFailed) {
+				if rounds.Add(1) == 5 {
+					time.Sleep(time.Hour)
+				}
+				last.Store(ptr.To(time.Now()))
+			}},
+		})
+		for rounds.Load() < 5 {
+			w.pass(100 * time.Millisecond)
+		}
+		limit := last.Load().Add(3*DefaultSyncInterval + 2*functionTimeout + 3*callTimeout)
+		w.pass(time.Until(limit) - time.Second)
+		if err := errors.Join(w.c.Live(t.Context(), node1), w.c.Check(nil)); err != nil {
+			t.Errorf("a second before the limit: %v", err)
+		}
+		w.pass(2 * time.Second)
+		if w.c.Live(t.Context(), node1) == nil {
+			t.Error("Live is content a second after the limit")
+		}
+		w.pass(DefaultSyncInterval) // the beginning of the round was progress too
+		if w.c.Check(nil) == nil {
+			t.Error("Check is content")
+		}
+		w.pass(time.Hour)
+		if err := errors.Join(w.c.Live(t.Context(), node1), w.c.Check(nil)); err != nil {
+			t.Errorf("after the hook has returned: %v", err)
+		}
+	})
 }

@@ -294,3 +294,25 @@ func testEventHandler(t *testing.T) {
 		t.Errorf("registrations (-want +got):\n%s", diff)
 	}
 }
+
+// The watch may show another spec while a round is under way, and nothing is written then.
+func TestASpecThatChangesDuringARoundIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		var specs notes[string]
+		slow := func(context.Context, *corev1.Node) error { time.Sleep(2 * time.Second); return nil }
+		w := start(t, s, Config{Setters: []Setter{slow}, Hooks: Hooks{SpecChanged: func(c SpecChanged) { specs.add(c.Node.Spec.PodCIDR) }}})
+		w.pass(DefaultSyncInterval + time.Second)
+		began, _ := w.c.Status(node1)
+		for next := began; next.LastRound == began.LastRound; next, _ = w.c.Status(node1) {
+			w.pass(100 * time.Millisecond)
+		}
+		w.pass(DefaultSyncInterval - time.Second) // a second after the beginning of the next round, which ends in another one
+		node := apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.PodCIDR = "10.0.0.0/24" })
+		w.c.EventHandler().OnUpdate(nil, node)
+		w.pass(3 * time.Second)
+		if diff := cmp.Diff([]string{"10.0.0.0/24"}, specs.get()); diff != "" {
+			t.Errorf("the spec changes that were reported (-want +got):\n%s", diff)
+		}
+	})
+}
