@@ -396,3 +396,27 @@ func TestTheSteadyCostOfANode(t *testing.T) {
 		}
 	})
 }
+
+// The Node says what its pods need to know: that there is room for them, and whether the
+// provider that runs them answers.
+func TestTheNodeSaysWhetherItsPodsAreServed(t *testing.T) {
+	compose(t, func(c *composed) {
+		c.pass(time.Minute)
+		if room := apitest.Get[*corev1.Node](c.server, "", "n1").Status.Allocatable.Pods().Value(); room != 110 {
+			t.Errorf("there is room for %d pods", room)
+		}
+		if ready := c.ready(); ready != corev1.ConditionTrue {
+			t.Errorf("Ready is %s", ready)
+		}
+		answer := c.backend.Inject(podsynctest.Fault{Op: podsync.OpList, Hang: true})
+		c.pass(3 * time.Minute)
+		if ready := c.ready(); ready != corev1.ConditionFalse {
+			t.Errorf("Ready is %s while the provider does not answer", ready)
+		}
+		answer()
+		c.pass(3 * time.Minute)
+		if ready := c.ready(); ready != corev1.ConditionTrue {
+			t.Errorf("Ready is %s after the provider has answered", ready)
+		}
+	})
+}

@@ -167,6 +167,12 @@ func TestRunReturnsAllErrors(t *testing.T) {
 		if !errors.Is(err, one) || !errors.Is(err, two) {
 			t.Errorf("%v", err)
 		}
+
+		// The error of the one that has returned on its own is the reason, and comes first.
+		err = kubewright.Run(t.Context(), &stub{name: "first", run: fails(one)}, &stub{name: "second", run: func(context.Context) error { return two }})
+		if want := "kubewright: second: two\nkubewright: first: one"; err == nil || err.Error() != want {
+			t.Errorf("%v, want %q", err, want)
+		}
 	})
 }
 
