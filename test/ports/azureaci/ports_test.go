@@ -268,6 +268,9 @@ func TestKilled(t *testing.T) {
 	})
 }
 
+// noStats is the error of the provider for a container group without metrics.
+const noStats = "error in request to fetch container group metrics: error fetching metrics for pods 'web'. cannot retrieve the pod status"
+
 func TestAnswers(t *testing.T) {
 	all := logOf("default-web", "main", 0)
 	side.Answers(t, newPort(), []side.Question{
@@ -280,5 +283,13 @@ func TestAnswers(t *testing.T) {
 		{Path: "/exec/default/web/main?command=hello", Kubewright: "ran hello"},
 		{Path: "/exec/default/web/main?command=cat", Stdin: "input", Kubewright: "input"},
 		{Path: "/exec/default/none/main?command=hello", Kubewright: "error: unable to upgrade connection: pod default/none is not on node \"port\"", VirtualKubelet: "error: Internal error occurred: error executing command in container: cg is not found"},
+		{Path: "/attach/default/web/main", Kubewright: ""},
+		// The fake has no metrics.
+		{Path: "/stats/summary", Kubewright: "500 " + noStats + "\n", VirtualKubelet: "500 error getting status from provider: " + noStats},
+		{
+			Path:           "/metrics/resource",
+			Kubewright:     "500 error fetching MetricsResource: " + noStats + "\n",
+			VirtualKubelet: "500 error getting status from provider: error fetching MetricsResource: " + noStats,
+		},
 	})
 }

@@ -156,3 +156,19 @@ func TestKilled(t *testing.T) {
 		},
 	})
 }
+
+// The provider's logs are empty, and its exec does nothing.
+func TestAnswers(t *testing.T) {
+	side.Answers(t, newPort(), []side.Question{
+		{Path: "/containerLogs/default/web/main", Kubewright: "200 "},
+		{Path: "/containerLogs/default/none/main", Kubewright: "404 pod default/none is not on node \"port\"\n", VirtualKubelet: "200 "},
+		{Path: "/exec/default/web/main?command=hello", Kubewright: ""},
+		{
+			Path:           "/attach/default/web/main",
+			Kubewright:     "error: Internal error occurred: error attaching to container: " + side.NoMethod("AttachToContainer"),
+			VirtualKubelet: "error: unable to upgrade connection: 501 not implemented",
+		},
+		{Path: "/stats/summary", Kubewright: "501 " + side.NoMethod("GetStatsSummary") + "\n", VirtualKubelet: "404 404 request not found\n"},
+		{Path: "/metrics/resource", Kubewright: "200 " + side.NoMetrics, VirtualKubelet: "404 404 request not found\n"},
+	})
+}

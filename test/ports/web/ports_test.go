@@ -178,5 +178,12 @@ func TestAnswers(t *testing.T) {
 		{Path: "/containerLogs/default/web/none", Kubewright: "404 container \"none\" is not in pod default/web, which has: main\n", VirtualKubelet: "200 " + logOf("default", "web", "none", 0)},
 		{Path: "/containerLogs/default/none/main", Kubewright: "404 pod default/none is not on node \"port\"\n", VirtualKubelet: "404 error getting container logs?): 404 Not Found"},
 		{Path: "/exec/default/web/main?command=hello", Kubewright: ""},
+		{
+			Path:           "/attach/default/web/main",
+			Kubewright:     "error: Internal error occurred: error attaching to container: " + side.NoMethod("AttachToContainer"),
+			VirtualKubelet: "error: unable to upgrade connection: 501 not implemented",
+		},
+		{Path: "/stats/summary", Kubewright: "501 " + side.NoMethod("GetStatsSummary") + "\n", VirtualKubelet: "404 404 request not found\n"},
+		{Path: "/metrics/resource", Kubewright: "200 " + side.NoMetrics, VirtualKubelet: "404 404 request not found\n"},
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/virtual-kubelet/virtual-kubelet/node"
 	"github.com/virtual-kubelet/virtual-kubelet/node/api"
 	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/nodeapi"
@@ -54,12 +56,26 @@ func execute(ctx context.Context, config *rest.Config, u *url.URL, stdin string)
 
 // A Question is a request to the HTTP server of a node, and the answers of both sides.
 type Question struct {
-	// Path is that of a GET, or, if it begins with /exec, of an exec with Stdin.
+	// Path is that of a GET, or, if it begins with /exec or /attach, of a stream with Stdin.
 	Path, Stdin string
 	Kubewright  string
 	// VirtualKubelet is the answer of virtual-kubelet if it is another one.
 	VirtualKubelet string
 }
+
+// NoMethod is what a node of vkadapter answers if its provider lacks a method.
+func NoMethod(name string) string {
+	return fmt.Sprintf("an error on the server (%q) has prevented the request from succeeding", "the provider has no method "+name)
+}
+
+// NoMetrics are the metrics of a node of vkadapter whose provider has none.
+const NoMetrics = `# HELP scrape_error 1 if there was an error while getting container metrics, 0 otherwise
+# TYPE scrape_error gauge
+scrape_error 1
+# HELP resource_scrape_error 1 if there was an error while getting container metrics, 0 otherwise
+# TYPE resource_scrape_error gauge
+resource_scrape_error 1
+`
 
 // Answers sends the questions to the HTTPS server of a node of vkadapter, and to the handler
 // of virtual-kubelet's package node/api on the same provider. There is a pod web.
@@ -82,7 +98,14 @@ func Answers(t *testing.T, port *Port, questions []Question) {
 	if err != nil {
 		t.Fatalf("the pod does not run: %v", err)
 	}
-	theirs := httptest.NewServer(api.PodHandler(api.PodHandlerConfig{GetContainerLogs: provider.GetContainerLogs, RunInContainer: provider.RunInContainer}, false))
+	handlers := api.PodHandlerConfig{GetContainerLogs: provider.GetContainerLogs, RunInContainer: provider.RunInContainer}
+	if p, ok := provider.(attacher); ok {
+		handlers.AttachToContainer = p.AttachToContainer
+	}
+	if p, ok := provider.(measurer); ok {
+		handlers.GetStatsSummary, handlers.GetMetricsResource = p.GetStatsSummary, p.GetMetricsResource
+	}
+	theirs := httptest.NewServer(api.PodHandler(handlers, false))
 	t.Cleanup(theirs.Close)
 
 	for _, q := range questions {
@@ -106,6 +129,17 @@ type answerer interface {
 	GetContainerLogs(ctx context.Context, namespace, pod, container string, opts api.ContainerLogOpts) (io.ReadCloser, error)
 	RunInContainer(ctx context.Context, namespace, pod, container string, cmd []string, attach api.AttachIO) error
 }
+
+// An attacher is a provider with attach, and a measurer one with stats and metrics.
+type (
+	attacher interface {
+		AttachToContainer(ctx context.Context, namespace, pod, container string, attach api.AttachIO) error
+	}
+	measurer interface {
+		GetStatsSummary(ctx context.Context) (*statsv1alpha1.Summary, error)
+		GetMetricsResource(ctx context.Context) ([]*dto.MetricFamily, error)
+	}
+)
 
 // serve runs a node of vkadapter until the test ends. It returns the URL of its server.
 func serve(t *testing.T, s *apitest.Server, process Process) (server string, provider answerer) {
@@ -143,7 +177,7 @@ func serve(t *testing.T, s *apitest.Server, process Process) (server string, pro
 }
 
 func answer(t *testing.T, server string, q Question) string {
-	if strings.HasPrefix(q.Path, "/exec/") {
+	if strings.HasPrefix(q.Path, "/exec/") || strings.HasPrefix(q.Path, "/attach/") {
 		u, err := url.Parse(server + q.Path)
 		if err != nil {
 			t.Fatal(err)
