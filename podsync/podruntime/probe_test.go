@@ -154,6 +154,11 @@ func TestGRPCProbesAreHandedOn(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not serving") || *g != (grpcProber{"[fd00::1]:50051", "s"}) {
 		t.Errorf("%v, called with %+v", err, g)
 	}
+	*g, target.host = grpcProber{}, "" // as before the pod has an address
+	err = target.probe(t.Context(), &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 50051}}})
+	if !errors.Is(err, errUnknown) || *g != (grpcProber{}) {
+		t.Errorf("without an address: %v, called with %+v", err, g)
+	}
 }
 
 func TestAThresholdIsReachedOnce(t *testing.T) {

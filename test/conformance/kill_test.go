@@ -6,6 +6,7 @@ package conformance_test
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -76,6 +77,8 @@ func (s *suite) client(t *testing.T) kubernetes.Interface {
 // is killed during StartContainer: containerd then kills the container. Such a container may have run, so it does not
 // run again in a pod that is never restarted.
 //
+// An administrator tidies up in each round, while the kubelet runs and while it does not. See tidy.
+//
 // It is run by make chaos-containers only, because it takes minutes.
 func TestKilledAgainAndAgain(t *testing.T) {
 	if os.Getenv("KUBEWRIGHT_CHAOS") != "1" {
@@ -91,8 +94,11 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	disk := s.mountDisk(t)
-	n := 0
+	n, removed := 0, 0
 	for i := range kills {
+		if i == kills/2 { // some have nothing to do any longer: the administrator removes them
+			eventually(t, "some pods to end", func() bool { return len(s.done(t, client)) > 3 })
+		}
 		full := i%4 == 1 || i%4 == 2
 		if full {
 			if err := disk.FillSpace(); err != nil {
@@ -120,9 +126,13 @@ func TestKilledAgainAndAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		removed += s.tidy(t, client)
 		if i%3 != 2 {
 			s.kubelet.Start(t)
 		}
+	}
+	if removed == 0 {
+		t.Error("the administrator has removed nothing")
 	}
 	var list *corev1.PodList
 	ended := func() bool {
@@ -148,7 +158,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	unknown := 0
 	for _, p := range list.Items {
 		starts, ends := strings.Count(string(written), "start "+string(p.UID)), strings.Count(string(written), "end "+string(p.UID))
-		want := int32(p.Annotations["code"][0] - '0')
+		want := exitCode(&p)
 		e := p.Status.ContainerStatuses[0].State.Terminated
 		if starts <= 1 && ends <= starts && e != nil && s.exitIsUnknown(t, p.UID, e) {
 			t.Logf("%s started %d times, ended %d times: %d %s %s", p.Name, starts, ends, e.ExitCode, e.Reason, e.Message)
@@ -166,8 +176,73 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		t.Errorf("%d pods of %d", len(list.Items), n)
 	}
 	s.nothingIsLeft(t, client)
-	t.Logf("%d kills, %d pods, of containerd: %d unknown exit codes and %d forgotten shims", kills, n, unknown, len(s.runtime.Shims()))
+	t.Logf("%d kills, %d pods, %d containers and sandboxes removed, of containerd: %d unknown exit codes and %d forgotten shims", kills, n, removed, unknown, len(s.runtime.Shims()))
 }
+
+// tidy removes what an administrator may: the exited containers and the sandboxes of pods that have ended
+// with their exit code, and the empty directories of the kubelet. Images stay, because the cluster has no
+// registry. It returns the number of containers and sandboxes.
+func (s *suite) tidy(t *testing.T, client kubernetes.Interface) (removed int) {
+	t.Helper()
+	cri := s.runtime.Client(t)
+	for _, p := range s.done(t, client) {
+		of := map[string]string{"io.kubernetes.pod.uid": string(p.UID)}
+		containers, err := cri.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+			LabelSelector: of, State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_EXITED},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		boxes, err := cri.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+			LabelSelector: of, State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A containerd that was killed may refuse. The kubelet has to remove it then.
+		for _, c := range containers.Containers {
+			if _, err := cri.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: c.Id}); err == nil {
+				removed++
+			}
+		}
+		for _, b := range boxes.Items {
+			if _, err := cri.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: b.Id}); err == nil {
+				removed++
+			}
+		}
+	}
+	root := filepath.Join(s.kubelet.Dir, "root")
+	var dirs []string
+	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && path != root {
+			dirs = append(dirs, path)
+		}
+		return nil // the kubelet may have removed it
+	})
+	for _, dir := range slices.Backward(dirs) {
+		_ = os.Remove(dir) // unless it has something
+	}
+	return removed
+}
+
+// done returns the pods that have ended with their exit code.
+func (s *suite) done(t *testing.T, client kubernetes.Interface) []corev1.Pod {
+	t.Helper()
+	list, err := client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+		if !hasEnded(&p) {
+			return true
+		}
+		e := p.Status.ContainerStatuses[0].State.Terminated
+		return e == nil || e.ExitCode != exitCode(&p)
+	})
+}
+
+// exitCode returns the code that the container of a workPod exits with.
+func exitCode(p *corev1.Pod) int32 { return int32(p.Annotations["code"][0] - '0') }
 
 // mountDisk restarts the kubelet on a disk of its own.
 func (s *suite) mountDisk(t *testing.T) *smalldisk.Disk {

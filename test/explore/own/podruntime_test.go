@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -77,6 +79,20 @@ func (m *machine) prune(pods func(types.UID) string, name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.DeleteFunc(m.containers, func(id podruntime.ContainerID, c *podruntime.Container) bool { return thing(pods, id, c) == name })
+}
+
+// removeEmpty removes the empty directories below root.
+func removeEmpty(root string) {
+	var dirs []string
+	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && path != root {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	for _, dir := range slices.Backward(dirs) {
+		_ = os.Remove(dir) // unless it has something
+	}
 }
 
 // link is the podruntime.Runtime of one process. Its calls are places for crashes.
@@ -164,7 +180,8 @@ func (l *link) Remove(_ context.Context, id podruntime.ContainerID) (err error) 
 
 // TestPodRuntime explores the composition with podruntime over a runtime in memory. The
 // root directory is copied at a crash. At rest, an administrator removes containers that have
-// ended, and in the end those of job are left.
+// ended, and in the end those of job are left; or all empty directories, of which none is compared.
+// Sandboxes and a tmpfs do not exist here.
 func TestPodRuntime(t *testing.T) {
 	cfg := config(testing.Short())
 	cfg.Faults = slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool {
@@ -178,7 +195,7 @@ func TestPodRuntime(t *testing.T) {
 			return func() bool { p := get(name); return p != nil && p.Status.Phase == phase }
 		}
 		var mu sync.Mutex
-		known := map[types.UID]string{}
+		known, root := map[types.UID]string{}, ""
 		names := func(uid types.UID) string {
 			mu.Lock()
 			defer mu.Unlock()
@@ -201,6 +218,9 @@ func TestPodRuntime(t *testing.T) {
 				if err != nil {
 					return err
 				}
+				mu.Lock()
+				root = filepath.Join(dir, "root")
+				mu.Unlock()
 				core := kubernetes.NewForConfigOrDie(p.Config).CoreV1()
 				env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core})
 				if err != nil {
@@ -242,6 +262,12 @@ func TestPodRuntime(t *testing.T) {
 			Outside: []explore.Outside{{
 				Name: "machine", List: func() []string { return m.names(names, "") }, Delete: func(thing string) { m.prune(names, thing) },
 				Rest: func() []string { return m.names(names, exited) },
+			}, {
+				Name: "disk", List: func() []string { return nil }, Rest: func() []string { return []string{"empty"} }, Delete: func(string) {
+					mu.Lock()
+					defer mu.Unlock()
+					removeEmpty(root)
+				},
 			}},
 		}
 	})
