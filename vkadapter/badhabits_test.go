@@ -241,6 +241,14 @@ func TestNoPodIsLostWhileItsLookUpFails(t *testing.T) {
 		said := w.logs("GetPod: 500 Internal Server Error (if that means that there is no such pod, Config.NotFound must report it)")
 		w.start()
 		web := w.pod("web", corev1.RestartPolicyNever)
+		pass(time.Minute)
+		w.cloud.setAway(true)
+		pass(50 * time.Second)
+		w.cloud.setAway(false)
+		pass(10 * time.Second)
+		if n, events := said(), w.events("ProviderGetFailed"); n+events != 0 {
+			t.Errorf("Config.NotFound was named %d times and in %d events, want that only after a minute", n, events)
+		}
 		for range 2 {
 			pass(2 * time.Minute)
 			w.phase("before the outage", "web", corev1.PodRunning)

@@ -638,3 +638,38 @@ func (c *creating) DeletePod(_ context.Context, pod *corev1.Pod) error {
 	}
 	return nil
 }
+
+// deleting counts the calls of DeletePod.
+type deleting struct {
+	*scripted
+	deletes int
+}
+
+func (d *deleting) DeletePod(context.Context, *corev1.Pod) error {
+	d.deletes++
+	return errPod
+}
+
+// Stop calls DeletePod although GetPod can't tell, but not if the name is that of another pod by now.
+func TestStopOfAPodThatGetPodCannotFind(t *testing.T) {
+	mine, other := webPod("1", "Running"), webPod("2", "Running")
+	for name, c := range map[string]struct {
+		before  func(h *holdings)
+		deletes int
+	}{
+		"it ran":                   {func(h *holdings) { h.shown(refWeb, mine, true) }, 1},
+		"another pod has its name": {func(h *holdings) { h.shown(refWeb, mine, true); h.create(other); h.created(podsync.RefOf(other)) }, 0},
+	} {
+		d := &deleting{scripted: &scripted{podErr: errPod, noPodErr: errMine}}
+		a := adapterOf(t, d, Config{})
+		a.held.create(mine)
+		a.held.created(refWeb)
+		c.before(a.held)
+		if _, err := a.Stop(t.Context(), refWeb, podsync.StopOptions{Pod: mine}); !errors.Is(err, errPod) {
+			t.Errorf("%s: Stop = %v, want the error of the provider", name, err)
+		}
+		if d.deletes != c.deletes {
+			t.Errorf("%s: %d calls of DeletePod, want %d", name, d.deletes, c.deletes)
+		}
+	}
+}
