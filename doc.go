@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kubewright is the root of a library for programs that act as Kubernetes
-// nodes: custom kubelets, virtual nodes and device drivers. This package has no
-// code. Each controller is a package that does not import the others:
+// nodes: custom kubelets, virtual nodes and device drivers. This package has one
+// function, Run. Each controller is a package that does not import the others:
 //
 //   - [github.com/kubewright/kubewright/lease] renews the Lease of a node. One
 //     process can do this for thousands of nodes.
@@ -20,9 +20,10 @@
 //     configuration, tries it out, and rolls it back if it is bad.
 //
 // Some packages below these can be used alone. Package podsync/podruntime makes a
-// provider from a container runtime. Package podsync/podenv resolves environment
-// variables and volumes. Package election/coordinator elects leaders among the
-// candidates of other programs. For a DRA driver, package resourceslice/claimstore records
+// provider from a container runtime, and podsync/podsim pretends to run pods. Package
+// podsync/podenv resolves environment variables and volumes. Package election/coordinator
+// elects leaders among the candidates of other programs. The module election/elected runs
+// the controllers of a controller-runtime manager on the leader. For a DRA driver, package resourceslice/claimstore records
 // which claims it has prepared, resourceslice/claimstatus writes the status of their
 // devices, and resourceslice/sysfs reads the attributes of PCI devices.
 //

@@ -33,6 +33,9 @@
 // So such requests should contain [Term.Token], and the other system should reject a token
 // that is smaller than one that it has seen.
 //
+// The module election/elected runs the controllers of a controller-runtime manager on the
+// leader.
+//
 // # Behavior
 //
 // Only the Lease decides who leads. Candidates also write records about themselves, and

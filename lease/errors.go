@@ -43,7 +43,7 @@ type NotHeldError struct {
 }
 
 // errNotServed is the cause of a NotHeldError that the lease's own state has not.
-var errNotServed = errors.New("the node is not managed")
+var errNotServed = errors.New("the node is not managed: Add was not called for it")
 
 // Error implements error. The text stays the same as long as the cause does.
 func (e *NotHeldError) Error() string {

@@ -157,7 +157,8 @@ type Config struct {
 	// Lease is the lease of the node. While another process holds it, nothing is written, as
 	// with a closed Gate. It is renewed while the Node is registered and Live returns nil, and
 	// the two notify each other of changes. Run must not have been called for it. If Gate is
-	// set too, both must allow a write. Default: none.
+	// set too, both must allow a write. In a fleet, add each node to both controllers.
+	// Default: none.
 	Lease Lease
 	// Gate decides whether the Node may be written. While it is closed, setters and
 	// health checks run, and the Node is read to register it or if the event handler

@@ -9,7 +9,9 @@
 // functions set and the Ready condition. It also owns MemoryPressure, DiskPressure and
 // PIDPressure, and sets them to False if no function sets them, because
 // kube-controller-manager sets them to Unknown during an outage. It never changes other
-// conditions, an administrator's taints and labels, and fields that no function sets.
+// conditions, an administrator's taints and labels, and fields that no function sets. A
+// Node that a kubelet maintains must not have a second owner: package
+// configcheckpoint/kube shows how an agent next to a kubelet writes a condition.
 //
 // # Usage
 //
@@ -27,7 +29,8 @@
 //	err = kubewright.Run(ctx, leases, node)
 //
 // Config.Lease connects the Node with its lease in both directions. In a
-// fleet, [Controller.Add] and [Controller.Remove] add and remove nodes at any time.
+// fleet, [Controller.Add] and [Controller.Remove] add and remove nodes at any time, and the
+// program also adds and removes them at the lease.
 //
 // # Behavior
 //

@@ -19,6 +19,9 @@
 //	...
 //	setters = append(setters, kube.NodeCondition(controller.Status, "AgentConfigOK")) // of package nodestatus
 //
+// The last line is for a program that maintains the Node itself. An agent next to a kubelet
+// patches the result of Condition into the Node's status.
+//
 // # Behavior
 //
 // The source lists and watches one ConfigMap. A change of another key, of a label or of the
