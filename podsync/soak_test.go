@@ -314,6 +314,7 @@ func (s *soaker) backUpOrRestore() {
 	s.t.Notef("the API server is restored")
 	s.mu.Lock()
 	s.restored = time.Now()
+	clear(s.history) // the next look may be later than restoreLag
 	s.mu.Unlock()
 	s.restore()
 	s.restore = nil
