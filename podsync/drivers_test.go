@@ -252,7 +252,7 @@ func TestEveryCallIsMade(t *testing.T) {
 		if _, made := errors.AsType[*PanicError](err); !made {
 			t.Errorf("%s: %v, although there is no provider", op, err)
 		}
-		c.warn(&entry{}, op, core.Returned{Err: err, Result: core.Failed}, false, false)
+		c.warn(&entry{}, op, core.Returned{Err: err, Result: core.Failed}, core.News{})
 		if said := len(b.effects) > 0; said == silent[op] {
 			t.Errorf("%s: an event is recorded: %v", op, said)
 		}

@@ -194,9 +194,6 @@ func (i *intake) onReplaced(old, next *core.Version) {
 	}
 	restored := i.restored || core.Older(next.ResourceVersion(), old.ResourceVersion())
 	i.pods.apply(t, i.pods.moment(), core.Vanished{Doubtful: restored, Restored: restored})
-	if restored {
-		wake(i.pods.verify)
-	}
 	i.pods.markDirty(t)
 	wake(i.pods.kick)
 }
@@ -217,9 +214,6 @@ func (i *intake) onDelete(obj any) {
 	gone := core.Vanished{Last: v, Doubtful: tombstone, Restored: tombstone && i.restored}
 	drop := func(t *entry) {
 		i.pods.apply(t, i.pods.moment(), gone)
-		if tombstone {
-			wake(i.pods.verify)
-		}
 		i.pods.markDirty(t)
 	}
 	if v != nil {

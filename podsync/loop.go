@@ -138,6 +138,9 @@ func (b *table) apply(t *entry, at core.Moment, event core.Event) core.News {
 	if news.Relist {
 		wake(b.relist)
 	}
+	if news.Verify {
+		wake(b.verify)
+	}
 	return news
 }
 
@@ -702,7 +705,6 @@ func (c *caller) finish(t *entry, call *core.Call, st State, saved bool, err err
 	c.end(t, call, func() {
 		at := c.pods.moment()
 		latency = at.Since - call.Since
-		_, wasEnding := t.Ending()
 		before := c.observer.before(t)
 		ev.Seq = c.pods.tick()
 		if news = c.pods.apply(t, at, ev); news.Stale {
@@ -712,7 +714,7 @@ func (c *caller) finish(t *entry, call *core.Call, st State, saved bool, err err
 			c.observer.warn(t, ReasonLost, actionSync, core.MessageLost)
 		}
 		c.observer.starts(t, before)
-		c.warn(t, call.Op, ev, wasEnding, news.Canceled)
+		c.warn(t, call.Op, ev, news)
 	})
 	if news.Stale {
 		return
@@ -728,16 +730,15 @@ func (c *caller) finish(t *entry, call *core.Call, st State, saved bool, err err
 }
 
 // warn records the event of a failed call.
-func (c *caller) warn(t *entry, op core.Op, ev core.Returned, wasEnding, canceled bool) {
-	if ev.Err == nil {
+func (c *caller) warn(t *entry, op core.Op, ev core.Returned, news core.News) {
+	switch {
+	case ev.Err == nil:
 		t.warned = ""
 		return
-	}
-	if ev.Result == core.Refused && !wasEnding && (op == core.Start || op == core.Admit || op == core.Annotate) {
+	case news.Rejected:
 		c.observer.warn(t, ev.Rejection.Reason, actionAdmit, ev.Rejection.Message)
 		return
-	}
-	if canceled || errors.Is(ev.Err, ErrNotFound) {
+	case news.Canceled || errors.Is(ev.Err, ErrNotFound):
 		return
 	}
 	var reason, action string
@@ -1051,13 +1052,12 @@ func (w *writer) finish(t *entry, call *core.Call, err error, result core.Event,
 		} else if err == nil && call.Op != core.Get && failures > 0 {
 			w.retry(at, t.ref.Namespace) // a webhook may work again
 		}
-		counts := t.Counts(call)
 		if read, ok := result.(core.Read); ok {
 			read.Seq = w.pods.tick()
 			result = read
 		}
 		news := w.pods.apply(t, at, result)
-		if !counts {
+		if news.Stale {
 			return
 		}
 		w.reportProblems(t, problems)
@@ -1068,9 +1068,6 @@ func (w *writer) finish(t *entry, call *core.Call, err error, result core.Event,
 		}
 		if news.Fresh {
 			w.observer.stored(t.ref, news.Lag)
-		}
-		if t.Missing() {
-			wake(w.pods.verify)
 		}
 	})
 	ctx := w.pods.run.apiCtx

@@ -232,7 +232,6 @@ func (r *records) goOnline() {
 			r.pods.markDirty(t)
 		}
 	}
-	wake(r.pods.verify)
 	wake(r.pods.relist)
 	wake(r.pods.kick)
 }

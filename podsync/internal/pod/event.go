@@ -231,9 +231,11 @@ type News struct {
 	Dropped     string  // why the report was dropped; "": it was not
 	Lost        bool    // the pod turned out to be lost
 	Relist      bool    // a List that begins now is needed
+	Verify      bool    // the API must be asked whether it still has the pod
 	Changed     bool    // of ListEnded and Repeated: Next may say something else now
 	Canceled    bool    // of Returned: the call was canceled, or does not count
-	Stale       bool    // of Returned: the gate closed during the call
+	Stale       bool    // of Returned and the answers: the gate closed during the call or request
+	Rejected    bool    // of Returned: the pod ends because of it
 	Call        *Call   // of Called and Sent
 	FirstStop   bool    // of Called: Stop is called for the first time
 	Fought      string  // of Seen: the field manager of a client that has undone several writes in a row

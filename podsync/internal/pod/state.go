@@ -343,7 +343,7 @@ func NewLeftover(rules *Rules, now Instant, seq uint64, nodeName string) State {
 // Apply takes in an event. An error says that the event would take an illegal step: the state
 // of the instance is then as it was.
 func (t *State) Apply(at Moment, event Event) (news News, err error) {
-	before := t.illegal
+	illegal, missing := t.illegal, t.Missing()
 	now := at.Since
 	switch ev := event.(type) {
 	case Seen:
@@ -421,7 +421,7 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 		news.Call = t.writeStarted(now, ev.Action.Op, at.Wall)
 	case Stored, StatusRefused, AnnotationsRefused, NotFound, DeleteSent, Conflicted, Read, WriteFailed:
 		if t.write.inflight.fate == stale {
-			t.write.inflight = nil // the informer shows its effect
+			t.write.inflight, news.Stale = nil, true // the informer shows its effect
 			break
 		}
 		news = t.answered(now, ev)
@@ -451,7 +451,8 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 		news.Unapplied = t.Seen() && t.unapplied()
 	}
 	news.Relist = t.asksAgain(now) || news.Relist
-	if t.illegal != before {
+	news.Verify = t.Missing() && !missing
+	if t.illegal != illegal {
 		err = errors.New(t.illegal)
 	}
 	return news, err
@@ -1244,7 +1245,7 @@ func (t *State) callReturned(at Moment, ev Returned) (news News) {
 		}
 		t.write.news.statusSeq++
 	case ev.Result == Refused && (c.Op == Start || c.Op == Admit || c.Op == Annotate):
-		t.call.err = ev.Err
+		t.call.err, news.Rejected = ev.Err, t.end == nil
 		t.beginTermination(now, StopRejected, &podstatus.Failure{Reason: ev.Rejection.Reason, Message: messageRejected + ev.Rejection.Message}, MinGrace)
 		t.end.unstarted = !t.started()
 	case c.fate == canceled:
@@ -1405,7 +1406,7 @@ func (t *State) decideCall(now Instant, nameFree bool) Action {
 	case t.unsaved():
 		s = Action{Op: Save, Wake: Never}
 	default:
-		s = t.decideInspect()
+		s = Action{Op: Inspect, Wake: Never}
 	}
 	if s.Op != "" && now < t.call.retryAt {
 		return Action{Wake: t.call.retryAt}
@@ -1460,7 +1461,7 @@ func (t *State) wantedCall(now Instant, nameFree bool) Action {
 		}
 		return Action{Op: Start, Wake: Never}
 	case t.provider.needsInspect:
-		return t.decideInspect()
+		return Action{Op: Inspect, Wake: Never}
 	case t.rules.Updates && t.changed():
 		return Action{Op: Update, Wake: Never}
 	case t.unsaved(): // when the change is accepted: it does not wait for a disk that is full
@@ -1468,9 +1469,6 @@ func (t *State) wantedCall(now Instant, nameFree bool) Action {
 	}
 	return idle
 }
-
-// decideInspect returns the question to the Inspector.
-func (t *State) decideInspect() Action { return Action{Op: Inspect, Wake: Never} }
 
 // decideStop returns when Stop is due, and its grace period, which never grows: after
 // the first success it is the rest of that call's grace period.
