@@ -95,6 +95,29 @@ func TestAStartThatFailsAfterALossIsShown(t *testing.T) {
 	})
 }
 
+// The answer to Start is lost, and the pod runs: its reports say so, and do not change when Start is
+// called again and succeeds.
+func TestAFailedStartIsForgottenWhenThePodIsAccepted(t *testing.T) {
+	for _, reason := range []string{"", "OnSpotCapacity"} { // of the provider
+		bubble(t, podsynctest.Options{}, func(w *world) {
+			w.run()
+			heal := w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, ErrAfter: errDown})
+			pod := w.bind(newPod("a"))
+			pass(time.Second)
+			w.backend.Edit(pod.UID, func(st *corev1.PodStatus) { st.Reason = reason })
+			pass(10 * time.Minute)
+			if st := w.expectPhase("a", corev1.PodRunning).Status; st.Reason != podsync.ReasonFailedStart || !strings.Contains(st.Message, errDown.Error()) {
+				t.Errorf("reason %q, message %q while Start fails", st.Reason, st.Message)
+			}
+			heal()
+			pass(10 * time.Minute)
+			if st := w.expectPhase("a", corev1.PodRunning).Status; st.Reason != reason || st.Message != "" {
+				t.Errorf("reason %q, message %q of a pod that was accepted, want %q and none", st.Reason, st.Message, reason)
+			}
+		})
+	}
+}
+
 // A report may leave out a container that has ended.
 func TestAnEndThatIsReportedOnceCounts(t *testing.T) {
 	for _, stored := range []bool{false, true} {

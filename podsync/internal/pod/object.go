@@ -431,7 +431,9 @@ func (t *State) statusStored(now Instant, c *Call, resp *corev1.Pod, same bool) 
 	switch {
 	case ours && same:
 		t.write.news.overwritten, t.provider.lost, t.provider.withdrawn = false, nil, nil
-		t.setMirror() // from here on the object is its own report
+		if !t.provider.reports.reason || t.running() || t.end != nil { // else the object does not have the reported reason
+			t.setMirror() // from here on the object is its own report
+		}
 	case ours && resp.ResourceVersion == c.Pod.ResourceVersion:
 		t.write.news.overwritten, t.write.news.contestedAt, t.provider.lost, t.provider.withdrawn = false, 0, nil, nil // the server drops fields: a feature gate is off
 	}
@@ -639,9 +641,12 @@ func (t *State) nameTaken() *NameTaken {
 }
 
 // asReported removes from a stored status the fields that the provider did not report:
-// conditions of other types, and resources and addresses if they were derived.
+// conditions of other types, resources and addresses if they were derived, and why Start failed.
 func (t *State) asReported(status *corev1.PodStatus) {
 	status.Conditions = ownConditions(t.provider.conditions, status.Conditions)
+	if !t.provider.reports.reason && (t.end == nil || !t.end.unstarted) { // else it says why the pod has never run
+		status.Reason, status.Message = "", ""
+	}
 	if !t.provider.reports.hostIP {
 		status.HostIP, status.HostIPs = "", nil
 	}

@@ -180,12 +180,13 @@ type refusal struct {
 	answer     string // the reason
 }
 
-// reportedFields are the fields that are derived unless the last report has them.
+// reportedFields are the fields that are derived, or say why Start fails, unless the last report has them.
 type reportedFields struct {
 	any       bool // the provider has reported a status
 	resources bool // of any container
 	hostIP    bool
 	podIP     bool
+	reason    bool // or a message
 }
 
 // callState is the pod's lane of provider calls.
@@ -934,6 +935,7 @@ func (t *State) take(now Instant, st *Report) {
 		resources: hasResources(st.Status.ContainerStatuses) || hasResources(st.Status.InitContainerStatuses),
 		hostIP:    st.Status.HostIP != "" || len(st.Status.HostIPs) > 0,
 		podIP:     st.Status.PodIP != "" || len(st.Status.PodIPs) > 0,
+		reason:    st.Status.Reason != "" || st.Status.Message != "",
 	}
 	stored := t.write.news.statusSeq == t.write.news.storedSeq
 	if stored || t.write.news.reportedAt == 0 {
