@@ -3,6 +3,8 @@
 
 package conformance
 
+import "maps"
+
 const (
 	deploymentsPath  = "/apis/apps/v1/namespaces/{NS}/deployments"
 	replicaSetsPath  = "/apis/apps/v1/namespaces/{NS}/replicasets"
@@ -92,6 +94,15 @@ var workloadCases = []scenario{
 		// The messages, and the default of maxUnavailable, depend on the version.
 		for _, change := range []object{{"serviceName": "t"}, {"volumeClaimTemplates": []any{}}, {"podManagementPolicy": "Parallel"}, {"selector": object{"matchLabels": object{"app": "b"}}}} {
 			c.do(req{Method: "PATCH", Path: statefulSetsPath + "/a", Type: mergePatch, Body: object{"spec": change}, Code: 422, quiet: true})
+		}
+		// A container mounts a claim, or a volume with the name of one.
+		for name, more := range map[string]object{"mounts": nil, "hides": {"volumes": []any{object{"name": "data", "emptyDir": object{}}}}} {
+			template := podTemplate("")
+			in(template, "spec")["containers"].([]any)[0].(object)["volumeMounts"] = []any{object{"name": "data", "mountPath": "/data"}}
+			maps.Copy(in(template, "spec"), more)
+			set := selecting("a", object{"serviceName": "s", "template": template, "volumeClaimTemplates": []any{claimTemplate("data")}})
+			in(set, "metadata")["name"] = name
+			c.quiet("POST", statefulSetsPath, set, 201)
 		}
 		rolling := selecting("a", nil)
 		in(rolling, "metadata")["name"] = "rolling"

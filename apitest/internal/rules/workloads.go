@@ -6,6 +6,7 @@ package rules
 import (
 	"maps"
 	"math"
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -264,7 +265,7 @@ func replaceOne(w *Write, s *appsv1.StatefulSetSpec) {
 // validateStatefulSet has the messages of 1.37. Older servers have one for all fields.
 func validateStatefulSet(_ *Write, obj, old runtime.Object) field.ErrorList {
 	s := &obj.(*appsv1.StatefulSet).Spec
-	errs := validateSelected(s.Selector, &s.Template, "statefulset")
+	errs := validateSelected(s.Selector, withClaims(s), "statefulset")
 	if old == nil {
 		return errs
 	}
@@ -273,6 +274,20 @@ func validateStatefulSet(_ *Write, obj, old runtime.Object) field.ErrorList {
 	errs = append(errs, apivalidation.ValidateImmutableField(s.PodManagementPolicy, was.PodManagementPolicy, spec.Child("podManagementPolicy"))...)
 	errs = append(errs, apivalidation.ValidateImmutableField(s.VolumeClaimTemplates, was.VolumeClaimTemplates, spec.Child("volumeClaimTemplates"))...)
 	return append(errs, fixedSelector(s.Selector, was.Selector)...)
+}
+
+// withClaims returns the template with the volumes of its claims, which containers may mount.
+func withClaims(s *appsv1.StatefulSetSpec) *corev1.PodTemplateSpec {
+	template := s.Template
+	template.Spec.Volumes = slices.Clone(template.Spec.Volumes)
+	for _, claim := range s.VolumeClaimTemplates {
+		if !slices.ContainsFunc(template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == claim.Name }) {
+			template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+			}})
+		}
+	}
+	return &template
 }
 
 func validateJob(_ *Write, obj, old runtime.Object) field.ErrorList {
