@@ -227,7 +227,7 @@ func (a *Adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 // the pod: it was last known to run, and no other pod has its name.
 func (a *Adapter) isOurs(ref podsync.Ref, err error) bool {
 	unclear, ok := errors.AsType[*unclearError](err)
-	return ok && unclear.method == "GetPod" && a.held.ran(ref) && !a.held.want(ref, nil)
+	return ok && unclear.method == "GetPod" && a.held.isOurs(ref)
 }
 
 // delete calls DeletePod. An error after which the provider does not hold the pod is none, and then

@@ -364,7 +364,7 @@ func (h *holdings) shown(ref podsync.Ref, pod *corev1.Pod, inList bool) podsync.
 	p.there()
 	p.listed = p.listed || inList
 	if p.echoed = h.isEcho(p, pod); !p.echoed && !h.isPremature(p, &pod.Status) {
-		p.shown = h.believed(p, &pod.Status)
+		p.shown = h.believed(p, pod.Status.DeepCopy())
 	}
 	h.name(ref)
 	return p.state()
@@ -396,18 +396,19 @@ func (h *holdings) isEcho(p *holding, pod *corev1.Pod) bool {
 	return ok && info.Pod != nil && podstatus.Equal(&info.Pod.Status, &pod.Status)
 }
 
-// believed returns a copy of a status of the provider. If its condition Ready is True, the containers that
-// run are ready: virtual-kubelet writes the condition as it is, and the provider of Perian reports no
-// container as ready. podsync derives the condition from the containers. Conditions that the provider has
-// read from the API say nothing. h.mu must be held.
+// believed returns a status of the provider, which it may change. If its condition Ready is True, the
+// containers that run are ready: virtual-kubelet writes the condition as it is, and the provider of Perian
+// reports no container as ready. podsync derives the condition from the containers. Conditions that the
+// provider has read from the API say nothing. h.mu must be held.
 func (h *holdings) believed(p *holding, status *corev1.PodStatus) *corev1.PodStatus {
-	status = status.DeepCopy()
+	doubtful := func(c corev1.ContainerStatus) bool { return c.State.Running != nil && !c.Ready }
 	ready := func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }
-	if status.Phase != corev1.PodRunning || !slices.ContainsFunc(status.Conditions, ready) || h.hasConditions(p, status) {
+	if status.Phase != corev1.PodRunning || !slices.ContainsFunc(status.ContainerStatuses, doubtful) ||
+		!slices.ContainsFunc(status.Conditions, ready) || h.hasConditions(p, status) {
 		return status
 	}
 	for i := range status.ContainerStatuses {
-		if c := &status.ContainerStatuses[i]; c.State.Running != nil {
+		if c := &status.ContainerStatuses[i]; doubtful(*c) {
 			c.Ready = true
 		}
 	}
@@ -417,22 +418,28 @@ func (h *holdings) believed(p *holding, status *corev1.PodStatus) *corev1.PodSta
 // hasConditions reports whether the API has, or had when the provider was handed the pod, a condition of
 // status: one of the same type and time. h.mu must be held.
 func (h *holdings) hasConditions(p *holding, status *corev1.PodStatus) bool {
+	type moment struct {
+		kind corev1.PodConditionType
+		time int64
+	}
+	momentOf := func(c corev1.PodCondition) moment { return moment{c.Type, c.LastTransitionTime.UnixNano()} }
 	stored := []*corev1.PodStatus{p.first.status, p.last.status}
 	if c := h.controller(); c != nil {
 		if info, ok := c.Get(p.ref); ok && info.Pod != nil {
 			stored = append(stored, &info.Pod.Status)
 		}
 	}
+	known := map[moment]bool{}
 	for _, from := range stored {
-		if from != nil && slices.ContainsFunc(from.Conditions, func(known corev1.PodCondition) bool {
-			return slices.ContainsFunc(status.Conditions, func(c corev1.PodCondition) bool {
-				return c.Type == known.Type && !c.LastTransitionTime.IsZero() && c.LastTransitionTime.Equal(&known.LastTransitionTime)
-			})
-		}) {
-			return true
+		if from != nil {
+			for _, c := range from.Conditions {
+				known[momentOf(c)] = true
+			}
 		}
 	}
-	return false
+	return slices.ContainsFunc(status.Conditions, func(c corev1.PodCondition) bool {
+		return !c.LastTransitionTime.IsZero() && known[momentOf(c)]
+	})
 }
 
 // isPremature reports whether status, which the provider has not reported itself, is an end that must last
@@ -454,7 +461,18 @@ func (h *holdings) isPremature(p *holding, status *corev1.PodStatus) bool {
 // there records that the provider holds the pod.
 func (p *holding) there() {
 	p.created, p.gone, p.absent = time.Time{}, false, false
-	p.failing, p.said = time.Time{}, false
+	p.answered()
+}
+
+// answered records that the provider shows the pod: GetPod has not failed since.
+func (p *holding) answered() { p.failing, p.said = time.Time{}, false }
+
+// failingFor records that GetPod fails, and returns for how long.
+func (p *holding) failingFor() time.Duration {
+	if p.failing.IsZero() {
+		p.failing = time.Now()
+	}
+	return time.Since(p.failing)
 }
 
 // seen records what a pod of the provider says besides its status. The generation of an object
@@ -497,7 +515,8 @@ func (h *holdings) notified(pod *corev1.Pod) {
 		p.status, p.shown, p.told = h.believed(p, &pod.Status), nil, true
 	}
 	if !p.gone {
-		p.absent, p.failing, p.said = false, time.Time{}, false
+		p.absent = false
+		p.answered()
 		h.name(ref) // GetPods may have no UID for it
 	}
 	state, report := p.state(), h.report
@@ -532,7 +551,7 @@ func (h *holdings) polled(ref podsync.Ref, status *corev1.PodStatus) podsync.Sta
 	if !p.gone {
 		p.there()
 		if !h.isPremature(p, status) {
-			p.status, p.told = h.believed(p, status), false
+			p.status, p.told = h.believed(p, status.DeepCopy()), false
 		}
 		h.name(ref)
 	}
@@ -699,29 +718,31 @@ func (h *holdings) doubts(ref podsync.Ref, known bool) bool {
 	case known && (p.listed || p.ending || p.gone || !p.holds() && !p.started):
 		return false
 	}
-	if p.failing.IsZero() {
-		p.failing = time.Now()
-	}
-	return time.Since(p.failing) < appears
+	return p.failingFor() < appears
 }
 
 // ran reports whether the pod was last known to run, and was not deleted.
 func (h *holdings) ran(ref podsync.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p := h.get(ref)
-	return !p.gone && !p.ending && !p.unborn() && !p.ended()
+	return h.get(ref).ran()
 }
+
+// isOurs reports whether the pod was last known to run, and no other pod has its name.
+func (h *holdings) isOurs(ref podsync.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.get(ref).ran() && !h.heldByAnother(ref)
+}
+
+func (p *holding) ran() bool { return !p.gone && !p.ending && !p.unborn() && !p.ended() }
 
 // unknown records that GetPod fails for a pod that may run. If that has lasted, it returns the pod, once.
 func (h *holdings) unknown(ref podsync.Ref) *corev1.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.get(ref)
-	if p.failing.IsZero() {
-		p.failing = time.Now()
-	}
-	if p.said || time.Since(p.failing) < appears || p.pod == nil {
+	if lasts := p.failingFor() >= appears; !lasts || p.said || p.pod == nil {
 		return nil
 	}
 	p.said = true

@@ -592,7 +592,7 @@ func TestThePodForDeletePod(t *testing.T) {
 	}
 }
 
-// The statuses of a pod that has succeeded are complete, and have the names of its containers.
+// The condition Ready of a provider makes the containers that run ready, unless the API has it.
 func TestWhichContainersAreReady(t *testing.T) {
 	then := metav1.Unix(1000, 0)
 	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}
@@ -643,6 +643,7 @@ func TestWhichContainersAreReady(t *testing.T) {
 	}
 }
 
+// The statuses of a pod that has succeeded are complete, and have the names of its containers.
 func TestStatusesInAState(t *testing.T) {
 	status := func(phase corev1.PodPhase) *corev1.PodStatus {
 		return &corev1.PodStatus{Phase: phase, InitContainerStatuses: []corev1.ContainerStatus{{Name: "job-0"}}}

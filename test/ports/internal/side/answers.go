@@ -59,7 +59,8 @@ type Question struct {
 	// Path is that of a GET, or, if it begins with /exec or /attach, of a stream with Stdin.
 	Path, Stdin string
 	Kubewright  string
-	// VirtualKubelet is the answer of virtual-kubelet if it is another one.
+	// VirtualKubelet is the answer of virtual-kubelet if it is another one: for a method that the
+	// provider lacks it has "not implemented" or "not found".
 	VirtualKubelet string
 }
 
