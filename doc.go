@@ -23,9 +23,10 @@
 // provider from a container runtime, and podsync/podsim pretends to run pods. Package
 // podsync/podenv resolves environment variables and volumes. Package election/coordinator
 // elects leaders among the candidates of other programs. The module election/elected runs
-// the controllers of a controller-runtime manager on the leader. For a DRA driver, package resourceslice/claimstore records
-// which claims it has prepared, resourceslice/claimstatus writes the status of their
-// devices, and resourceslice/sysfs reads the attributes of PCI devices.
+// the controllers of a controller-runtime manager on the leader. For a DRA driver, package
+// resourceslice/claimstore records which claims it has prepared, resourceslice/claimstatus
+// writes the status of their devices, and resourceslice/sysfs reads the attributes of PCI
+// devices.
 //
 // For tests, [github.com/kubewright/kubewright/apitest] is an API server in memory, and
 // apitest/explore runs a controller again and again, each time with another fault. The

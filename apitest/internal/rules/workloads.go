@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 )
@@ -280,12 +281,18 @@ func validateStatefulSet(_ *Write, obj, old runtime.Object) field.ErrorList {
 func withClaims(s *appsv1.StatefulSetSpec) *corev1.PodTemplateSpec {
 	template := s.Template
 	template.Spec.Volumes = slices.Clone(template.Spec.Volumes)
+	named := sets.New[string]()
+	for _, v := range template.Spec.Volumes {
+		named.Insert(v.Name)
+	}
 	for _, claim := range s.VolumeClaimTemplates {
-		if !slices.ContainsFunc(template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == claim.Name }) {
-			template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
-			}})
+		if named.Has(claim.Name) {
+			continue // the volume of a pod is that of its claim
 		}
+		named.Insert(claim.Name)
+		template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+		}})
 	}
 	return &template
 }
