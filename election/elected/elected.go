@@ -4,13 +4,11 @@
 // Package elected runs the controllers of a controller-runtime manager on the leader of
 // an election only, while caches, webhooks and servers run in every replica.
 //
-//	mgr, err := ctrl.NewManager(config, ctrl.Options{ … }) // LeaderElection off
+//	mgr, err := elected.New(config, ctrl.Options{ … }, election.Config{ … })
 //	…
-//	elected, err := elected.New(mgr, election.Config{ … }) // without Lead
+//	err = (&BalancerReconciler{ … }).SetupWithManager(mgr)
 //	…
-//	err = (&BalancerReconciler{ … }).SetupWithManager(elected)
-//	…
-//	return elected.Start(ctx)
+//	return mgr.Start(ctx)
 //
 // The setup code of the controllers stays as it is. Compared with the election of the
 // manager, a standby watches instead of polling, a loss stops the reconcilers at once
@@ -19,7 +17,8 @@
 // renewed; set [election.Config.OnOverrun] to end the process when it can't.
 //
 // controller-runtime has no option for another election: LeaderElectionResourceLockInterface
-// replaces only the object that its own elector writes. So the package wraps the manager.
+// replaces only the object that its own elector writes. So the package makes the manager
+// and wraps it: a manager does not show whether its own election is on.
 package elected
 
 import (
@@ -28,6 +27,7 @@ import (
 	"fmt"
 	"sync"
 
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -46,23 +46,37 @@ type Manager struct {
 	run     func(manager.Runnable) // starts a runnable in the term; nil before it
 }
 
-// New returns mgr with an election of its own. mgr must have LeaderElection off. cfg.Lead
-// must be nil. The Candidate is added to mgr, with its health check.
+// New makes a manager as manager.New does, with an election of its own. cfg.Lead must be
+// nil. The health checks of the manager include the Candidate's Check.
+//
+// options.LeaderElection must be false. If it were true, the manager would stand in a second
+// election. Losing that one ends the program before the reconcilers have returned. If both
+// use one Lease, the manager can hold it while no replica reconciles.
 //
 // A controller can be started once. So Start returns an error when the term is over, for
 // example one that is election.ErrLost, and the program ends, as with the election of
 // the manager. All reconcilers have returned by then.
-func New(mgr manager.Manager, cfg election.Config) (*Manager, error) {
-	if cfg.Lead != nil {
-		return nil, errors.New("elected: Config.Lead must be nil: the leader runs the controllers")
+func New(config *rest.Config, options manager.Options, cfg election.Config) (*Manager, error) {
+	m := &Manager{elected: make(chan struct{})}
+	var errs []error
+	if options.LeaderElection {
+		errs = append(errs, errors.New("elected: Options.LeaderElection must be false: the Candidate takes the place of the manager's own election"))
 	}
-	m := &Manager{Manager: mgr, elected: make(chan struct{})}
+	if cfg.Lead != nil {
+		errs = append(errs, errors.New("elected: Config.Lead must be nil: the leader runs the controllers"))
+	}
 	cfg.Lead = m.lead
 	var err error
 	if m.candidate, err = election.New(cfg); err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...) // before the manager opens its listeners
+	}
+	if m.Manager, err = manager.New(config, options); err != nil {
 		return nil, err
 	}
-	return m, errors.Join(mgr.Add(always(m.stand)), mgr.AddHealthzCheck(m.candidate.Name(), m.candidate.Check))
+	return m, errors.Join(m.Manager.Add(always(m.stand)), m.AddHealthzCheck(m.candidate.Name(), m.candidate.Check))
 }
 
 // Candidate returns the candidate, for example for its Resign and Leader.
@@ -72,12 +86,20 @@ func (m *Manager) Candidate() *election.Candidate { return m.candidate }
 func (m *Manager) Elected() <-chan struct{} { return m.elected }
 
 // Add adds a runnable. Like the manager's own, it lets a runnable wait for the election
-// unless that says that it need not, or is a cluster.
+// unless that says that it need not, or is a cluster. The Warmup of one that waits is called
+// in every replica.
 func (m *Manager) Add(r manager.Runnable) error {
 	_, hasCache := r.(interface{ GetCache() cache.Cache })
 	chooses, ok := r.(manager.LeaderElectionRunnable)
 	if hasCache || ok && !chooses.NeedLeaderElection() {
 		return m.Manager.Add(r)
+	}
+	if w, ok := r.(warmer); ok {
+		warmed := &warmed{Runnable: r, warmer: w, done: make(chan struct{})}
+		if err := m.Manager.Add(always(warmed.warmUp)); err != nil {
+			return err
+		}
+		r = warmed
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,3 +165,37 @@ func (f always) Start(ctx context.Context) error { return f(ctx) }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (always) NeedLeaderElection() bool { return false }
+
+// warmer is a runnable that prepares in every replica for Start, for example a controller
+// with Options.EnableWarmup.
+type warmer interface {
+	Warmup(ctx context.Context) error
+}
+
+// warmed starts a runnable when it is warm.
+type warmed struct {
+	manager.Runnable
+	warmer warmer
+	done   chan struct{}      // closed when Warmup has returned
+	cool   context.CancelFunc // ends the context of Warmup; set before done is closed
+}
+
+// warmUp is added to the manager.
+func (w *warmed) warmUp(ctx context.Context) error {
+	defer close(w.done)
+	ctx, w.cool = context.WithCancel(ctx)
+	return w.warmer.Warmup(ctx)
+}
+
+// Start implements manager.Runnable. The context of Warmup ends with ctx, because the queue
+// of a controller that was warm is closed with the former, and its workers return only when
+// the queue is closed.
+func (w *warmed) Start(ctx context.Context) error {
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		return nil
+	}
+	defer context.AfterFunc(ctx, w.cool)()
+	return w.Runnable.Start(ctx)
+}

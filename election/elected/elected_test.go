@@ -6,6 +6,7 @@ package elected_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -70,23 +71,11 @@ func (e everywhere) Start(ctx context.Context) error {
 
 func (everywhere) NeedLeaderElection() bool { return false }
 
-func start(t *testing.T, s *apitest.Server, c *crowd, name string) *replica {
+func start(t *testing.T, s *apitest.Server, c *crowd, name string, warm bool) *replica {
 	t.Helper()
-	skip := true
-	user := apitest.User{Name: name}
-	mgr, err := ctrl.NewManager(s.Config(user), ctrl.Options{
-		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller: config.Controller{SkipNameValidation: &skip},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := &replica{ended: make(chan struct{})}
-	r.mgr, err = elected.New(mgr, election.Config{
-		Client: kubernetes.NewForConfigOrDie(s.Config(user)).CoordinationV1(),
-		Lease:  types.NamespacedName{Namespace: "default", Name: "balancer"},
-		Self:   election.Peer{Identity: name},
-	})
+	var err error
+	r.mgr, err = elected.New(s.Config(apitest.User{Name: name}), options(warm), candidacy(s, name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,17 +98,42 @@ func start(t *testing.T, s *apitest.Server, c *crowd, name string) *replica {
 	return r
 }
 
+func options(warm bool) ctrl.Options {
+	skip := true
+	return ctrl.Options{
+		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: &skip, EnableWarmup: &warm},
+	}
+}
+
+func candidacy(s *apitest.Server, name string) election.Config {
+	return election.Config{
+		Client: kubernetes.NewForConfigOrDie(s.Config(apitest.User{Name: name})).CoordinationV1(),
+		Lease:  types.NamespacedName{Namespace: "default", Name: "balancer"},
+		Self:   election.Peer{Identity: name},
+	}
+}
+
+// elections runs the test twice: the second time the controllers warm up.
 func elections(t *testing.T, test func(t *testing.T, s *apitest.Server, c *crowd, a, b *replica)) {
+	t.Run("cold", func(t *testing.T) { contest(t, false, test) })
+	t.Run("warm", func(t *testing.T) { contest(t, true, test) })
+}
+
+func contest(t *testing.T, warm bool, test func(t *testing.T, s *apitest.Server, c *crowd, a, b *replica)) {
 	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
 		s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 		c := &crowd{busy: map[string]int{}}
-		a := start(t, s, c, "a")
+		a := start(t, s, c, "a", warm)
 		time.Sleep(time.Second)
-		b := start(t, s, c, "b")
+		b := start(t, s, c, "b", warm)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if a.calls.Load() == 0 || b.calls.Load() != 0 || !a.working.Load() || !b.working.Load() {
 			t.Errorf("reconciles: %d of the leader, %d of the other; run everywhere: %v, %v", a.calls.Load(), b.calls.Load(), a.working.Load(), b.working.Load())
+		}
+		if watched := len(s.Requests(apitest.Match{User: "b", Resource: "nodes"})) > 0; watched != warm {
+			t.Errorf("the other replica watches nodes: %v", watched)
 		}
 		test(t, s, c, a, b)
 		a.stop()
@@ -181,7 +195,56 @@ func TestAFailedControllerReleasesTheLease(t *testing.T) {
 	})
 }
 
+func TestARunnableStartsWhenItIsWarm(t *testing.T) {
+	elections(t, func(t *testing.T, _ *apitest.Server, _ *crowd, a, b *replica) {
+		slow := &slow{}
+		if err := errors.Join(a.mgr.Add(slow), b.mgr.Add(slow)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(warmUp - time.Millisecond)
+		synctest.Wait()
+		if slow.started.Load() != 0 {
+			t.Error("Start was called before Warmup had returned")
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if slow.warm.Load() != 2 || slow.started.Load() != 1 {
+			t.Errorf("%d replicas are warm and %d have started, not 2 and 1", slow.warm.Load(), slow.started.Load())
+		}
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	cfg, opts := candidacy(s, ""), options(false)
+	cfg.Lead = func(context.Context, election.Term) error { return nil }
+	opts.LeaderElection = true
+	_, err := elected.New(s.Config(apitest.User{}), opts, cfg)
+	for _, part := range []string{"Options.LeaderElection", "Config.Lead", "Self.Identity"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("New = %v, without %s", err, part)
+		}
+	}
+}
+
 // manual is a runnable that says nothing about elections, so it waits for one.
 type manual func(context.Context) error
 
 func (f manual) Start(ctx context.Context) error { return f(ctx) }
+
+const warmUp = 5 * time.Second
+
+// slow takes warmUp to warm up.
+type slow struct{ warm, started atomic.Int64 }
+
+func (s *slow) Warmup(context.Context) error {
+	time.Sleep(warmUp)
+	s.warm.Add(1)
+	return nil
+}
+
+func (s *slow) Start(ctx context.Context) error {
+	s.started.Add(1)
+	<-ctx.Done()
+	return nil
+}

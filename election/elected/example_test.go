@@ -18,15 +18,12 @@ import (
 	"github.com/kubewright/kubewright/election/elected"
 )
 
-// The manager gets an election of its own, and everything that is added to it waits for
-// that.
+// New takes the place of ctrl.NewManager: everything that is added to the manager waits for
+// the election.
 func Example() {
 	config := apitest.New(apitest.Options{}).Config(apitest.User{}) // ctrl.GetConfigOrDie() in a program
-	mgr, err := ctrl.NewManager(config, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
-	if err != nil {
-		panic(err)
-	}
-	leaders, err := elected.New(mgr, election.Config{
+	options := ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}}
+	mgr, err := elected.New(config, options, election.Config{
 		Client: kubernetes.NewForConfigOrDie(config).CoordinationV1(),
 		Lease:  types.NamespacedName{Namespace: "default", Name: "balancer"},
 		Self:   election.Peer{Identity: "balancer-1"},
@@ -38,7 +35,7 @@ func Example() {
 		panic(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	err = leaders.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error {
+	err = mgr.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error {
 		fmt.Println("balances")
 		stop()
 		<-ctx.Done()
@@ -47,7 +44,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(leaders.Start(ctx))
+	fmt.Println(mgr.Start(ctx))
 	// Output:
 	// balances
 	// <nil>
