@@ -54,6 +54,10 @@ type finder struct {
 	last    []podsync.Ref // the result of the last list
 	lastAt  time.Time     // when that list began
 
+	asking sync.Mutex              // guards what follows
+	absent map[podsync.Ref]*absent // the calls about pods that cannot exist since asked
+	asked  time.Time
+
 	outdated atomic.Bool  // the last list failed, left a pod unknown, may lack one, or have one too many
 	echo     sync.Once    // says that the provider returns what the API has
 	begun    atomic.Int64 // calls of GetPods
@@ -167,9 +171,6 @@ func (f *finder) confirm(ctx context.Context, ref podsync.Ref, others bool, caus
 	return podsync.State{}, notHeld(ref)
 }
 
-// absent ends the name and the UID of a pod that no provider holds.
-const absent = "-no-such-pod"
-
 // isUnknown reports whether an error of GetPod, which is not a "not found", says nothing about a pod that
 // was last known to run: GetPod has another answer for a pod that cannot exist. The list may leave a pod
 // out for the same reason, so it says nothing either. If that lasts, it is logged, and recorded as an event.
@@ -178,11 +179,7 @@ func (f *finder) isUnknown(ctx context.Context, ref podsync.Ref, cause error) bo
 	if !ok || unclear.method != "GetPod" || !f.held.ran(ref) {
 		return false
 	}
-	other := ref
-	if other.Name += absent; ref.UID != "" && !isStray(ref) {
-		other.UID += absent
-	}
-	if _, err := f.getPod(ctx, other); err != nil && strings.ReplaceAll(err.Error(), absent, "") == unclear.err.Error() {
+	if err := f.noSuchPod(ctx, ref); err != nil && strings.NewReplacer(absentName, ref.Name, absentUID, string(ref.UID)).Replace(err.Error()) == unclear.err.Error() {
 		return false
 	}
 	if pod := f.held.unknown(ref); pod != nil {
@@ -190,6 +187,52 @@ func (f *finder) isUnknown(ctx context.Context, ref podsync.Ref, cause error) bo
 		f.environment.event(pod, corev1.EventTypeWarning, "ProviderGetFailed", "GetPod", cause.Error())
 	}
 	return true
+}
+
+// The name and the UID of a pod that cannot exist.
+const (
+	absentName = "kubewright-no-such-pod"
+	absentUID  = "kubewright-no-such-uid"
+)
+
+// absentLasts is the time for which the answer about a pod that cannot exist serves for other pods: that
+// between two lists.
+const absentLasts = 5 * time.Second
+
+// An absent is a call of GetPod about a pod that cannot exist.
+type absent struct {
+	answered chan struct{} // closed when err is set
+	err      error         // nil: a pod, nothing, or a panic
+}
+
+// noSuchPod returns the error of GetPod for a pod that cannot exist, in the namespace of ref. All pods that
+// need the answer at that time share one call.
+func (f *finder) noSuchPod(ctx context.Context, ref podsync.Ref) error {
+	other := podsync.Ref{Namespace: ref.Namespace, Name: absentName}
+	if ref.UID != "" && !isStray(ref) {
+		other.UID = absentUID
+	}
+	f.asking.Lock()
+	if time.Since(f.asked) >= absentLasts {
+		f.absent, f.asked = make(map[podsync.Ref]*absent), time.Now()
+	}
+	a, ok := f.absent[other]
+	if !ok {
+		a = &absent{answered: make(chan struct{})}
+		f.absent[other] = a
+	}
+	f.asking.Unlock()
+	if !ok {
+		defer close(a.answered)
+		_, a.err = f.getPod(ctx, other)
+		return a.err
+	}
+	select {
+	case <-a.answered:
+		return a.err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // errEarlier says that the provider has only the end of an earlier pod under the name of a pod.

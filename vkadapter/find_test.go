@@ -56,7 +56,7 @@ func (s *scripted) did(call string) {
 func (s *scripted) GetPod(_ context.Context, _, name string) (*corev1.Pod, error) {
 	s.did("GetPod")
 	s.meanwhile()
-	if s.noPodErr != nil && name == "web-no-such-pod" {
+	if s.noPodErr != nil && name == absentName {
 		return nil, s.noPodErr
 	}
 	return s.pod, s.podErr
@@ -228,11 +228,11 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 		"nothing, and GetPods has no names": {scripted: &scripted{list: []*corev1.Pod{noName}}, want: "absent", calls: "GetPod GetPodStatus GetPods"},
 		"an error about a pod that may run": {scripted: &scripted{podErr: errPod}, before: adopt, want: "unclear: GetPod", calls: "GetPod GetPods GetPod"},
 		"an error about a pod that ran and was listed": {
-			scripted: &scripted{podErr: errors.New("no pod web"), noPodErr: errors.New("no pod web-no-such-pod")},
+			scripted: &scripted{podErr: errors.New("no pod web"), noPodErr: errors.New("no pod " + absentName)},
 			before:   listed, want: "absent", calls: "GetPod GetPods GetPod",
 		},
 		"– another one than for a pod that cannot exist": {
-			scripted: &scripted{podErr: errPod, noPodErr: errors.New("no pod web-no-such-pod")},
+			scripted: &scripted{podErr: errPod, noPodErr: errors.New("no pod " + absentName)},
 			before:   listed, want: "unclear: GetPod", calls: "GetPod GetPods GetPod",
 		},
 		"– a pod that cannot exist is not found": {
@@ -501,6 +501,129 @@ func TestAPodAboutWhichGetPodFailsStaysInTheList(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, states, err)
 		}
 	}
+}
+
+// forgetful is a provider whose list is empty. GetPod returns an error that names the pod and its UID: the
+// text broken for pods that it has, and the text unknown for others.
+type forgetful struct {
+	scripted
+	broken, unknown string
+	wait            chan struct{} // GetPod of a pod that it does not have waits for it; nil: not
+	absent          int           // the calls about such a pod; guarded by mu
+}
+
+func (p *forgetful) GetPodByUID(_ context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error) {
+	p.did("GetPod")
+	text := p.broken
+	if name == absentName {
+		p.mu.Lock()
+		p.absent++
+		p.mu.Unlock()
+		if p.wait != nil {
+			<-p.wait
+		}
+		text = p.unknown
+	}
+	return nil, fmt.Errorf("%s: %s/%s %s", text, namespace, name, uid)
+}
+
+func (p *forgetful) GetPodStatusByUID(context.Context, string, string, types.UID) (*corev1.PodStatus, error) {
+	return nil, errStatus
+}
+
+// counts returns the calls of GetPod, and those about a pod that it does not have, and begins again.
+func (p *forgetful) counts() (all, absent int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, call := range p.calls {
+		if call == "GetPod" {
+			all++
+		}
+	}
+	absent = p.absent
+	p.calls, p.absent = nil, 0
+	return all, absent
+}
+
+// fortyPods lets the adapter know pods that run, in two namespaces.
+func fortyPods(a *Adapter) (refs []podsync.Ref) {
+	for i := range 40 {
+		pod := webPod(types.UID(fmt.Sprint("uid-", i)), "Running")
+		pod.Namespace, pod.Name = fmt.Sprint("space-", i%2), fmt.Sprint("pod-", i)
+		ref := podsync.RefOf(pod)
+		a.held.create(pod)
+		a.held.created(ref)
+		a.held.shown(ref, pod, true)
+		refs = append(refs, ref)
+	}
+	return refs
+}
+
+// Many pods about which GetPod fails cost one question about a pod that cannot exist in each namespace and
+// list.
+func TestPodsShareTheQuestionAboutOneThatCannotExist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &forgetful{broken: "the back end is away", unknown: "no such pod"}
+		a := adapterOf(t, p, Config{})
+		refs := fortyPods(a)
+		for range 3 {
+			states, err := a.List(t.Context())
+			if err != nil || len(states) != len(refs) {
+				t.Errorf("%d pods are listed, want %d (%v)", len(states), len(refs), err)
+			}
+			if all, absent := p.counts(); absent != 2 || all != len(refs)+2 {
+				t.Errorf("%d calls of GetPod, %d of them about a pod that cannot exist, want %d and 2", all, absent, len(refs)+2)
+			}
+			time.Sleep(a.Relist())
+		}
+		p.broken = p.unknown // as after a restart of the provider
+		if states, err := a.List(t.Context()); err != nil || len(states) != 0 {
+			t.Errorf("%d pods are listed that the provider does not know (%v)", len(states), err)
+		}
+		if _, absent := p.counts(); absent != 2 {
+			t.Errorf("%d calls about a pod that cannot exist, want 2", absent)
+		}
+	})
+}
+
+// Calls at the same time share the question, too. While it hangs, nothing is known, and later calls ask again.
+func TestAQuestionThatHangsHoldsUpNoLaterOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &forgetful{broken: "no such pod", unknown: "no such pod", wait: make(chan struct{})}
+		a := adapterOf(t, p, Config{})
+		refs := fortyPods(a)
+		ctx, cancel := context.WithCancel(t.Context())
+		answers := make(chan error, len(refs))
+		for _, ref := range refs {
+			go func() {
+				_, err := a.finder.find(ctx, ref, nil)
+				answers <- err
+			}()
+		}
+		synctest.Wait()
+		if all, absent := p.counts(); absent != 2 || all != len(refs)+2 || len(answers) > 0 {
+			t.Errorf("%d calls of GetPod, %d of them about a pod that cannot exist, %d answers, want %d, 2, none", all, absent, len(answers), len(refs)+2)
+		}
+		cancel()
+		synctest.Wait()
+		for range len(refs) - 2 { // those that wait for the question of another one
+			if err := <-answers; errors.Is(err, podsync.ErrNotFound) {
+				t.Errorf("a pod counts as gone, although nothing has answered: %v", err)
+			}
+		}
+		hung := p.wait
+		p.wait = nil
+		time.Sleep(absentLasts)
+		for _, ref := range refs {
+			if _, err := a.finder.find(t.Context(), ref, nil); !errors.Is(err, podsync.ErrNotFound) {
+				t.Errorf("%v: %v, want not found", ref, err)
+			}
+		}
+		if _, absent := p.counts(); absent != 2 {
+			t.Errorf("%d calls about a pod that cannot exist, want 2", absent)
+		}
+		close(hung)
+	})
 }
 
 // The statuses of twenty pods are asked for sixteen at a time, and a round waits for ten seconds.
