@@ -12,6 +12,7 @@ import (
 
 	"github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/podsync"
 )
@@ -30,9 +31,10 @@ type Adapter struct {
 	life context.Context
 	end  context.CancelFunc
 
-	begun sync.Once // NotifyPods was called
-	held  *holdings
-	node  nodePart
+	begun      sync.Once     // NotifyPods was called
+	registered chan struct{} // closed when NotifyPods has returned, or is no longer waited for
+	held       *holdings
+	node       nodePart
 }
 
 var (
@@ -59,15 +61,36 @@ func (a *Adapter) change(ctx context.Context) (own context.Context, end func()) 
 	return a.begin(ctx), func() { a.finder.outdated.Store(true) }
 }
 
-// begin registers the callback of the provider, before any other call of it.
+// begin registers the callback of the provider, before any other call of it. It waits for NotifyPods, but
+// only for so long: some providers run their loop in it.
 func (a *Adapter) begin(ctx context.Context) context.Context {
 	ctx = callContext(ctx, a.life)
+	if a.notifier == nil {
+		return ctx
+	}
 	a.begun.Do(func() {
-		if a.notifier != nil {
-			a.notifier.NotifyPods(ctx, a.held.notified)
+		if !a.finder.polls.begin(func() { a.register(ctx) }) {
+			close(a.registered) // Watch has ended
 		}
 	})
+	select {
+	case <-a.registered:
+	case <-ctx.Done():
+	}
 	return ctx
+}
+
+// register calls NotifyPods.
+func (a *Adapter) register(ctx context.Context) {
+	defer close(a.registered)
+	_, err := within(ctx, pollPatience, &a.finder.polls, "NotifyPods", podsync.Ref{}, func() (struct{}, error) {
+		a.notifier.NotifyPods(ctx, a.held.notified)
+		return struct{}{}, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		klog.FromContext(ctx).Info("NotifyPods has not returned, so other methods are called before it has. It must only register the callback, and return",
+			"after", pollPatience)
+	}
 }
 
 // Watch implements podsync.Watcher. It calls NotifyPods and NotifyNodeStatus, if the

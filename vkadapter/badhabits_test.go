@@ -456,6 +456,101 @@ func TestACallThatHangsOnDoesNotKeepRun(t *testing.T) {
 	}
 }
 
+// registering is a provider whose NotifyPods does not return: it runs the loop that reports, until its
+// context is done, and then waits for release, if that is set.
+type registering struct {
+	*provider
+	release chan struct{}
+}
+
+func (r registering) NotifyPods(ctx context.Context, notify func(*corev1.Pod)) {
+	r.mu.Lock()
+	r.notify = notify
+	r.mu.Unlock()
+	r.loop(ctx)
+	if r.release != nil {
+		<-r.release
+	}
+}
+
+// NotifyPods that does not return holds nothing up for longer than ten seconds. What it reports counts. Run
+// ends at once if NotifyPods heeds its context, and within its bound if not.
+func TestANotifyPodsThatDoesNotReturn(t *testing.T) {
+	for name, forGood := range map[string]bool{"it ends with its context": false, "it does not": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, habits{notFound: known}, func(w *world) {
+				var release chan struct{}
+				if forGood {
+					release = make(chan struct{})
+					defer close(release)
+				}
+				w.wrap = func(p *provider) statusByMethod { return registering{p, release} }
+				said := w.logs("NotifyPods has not returned")
+				web := w.pod("web", corev1.RestartPolicyNever)
+				w.start()
+				pass(5 * time.Second)
+				w.phase("after 20 s", "web", corev1.PodRunning)
+				if n := apitest.Get[*corev1.Node](w.s, "", nodeName); n == nil || !isReady(n) {
+					t.Errorf("the node is not ready after 20 s: %v", n)
+				}
+				next := w.pod("next", corev1.RestartPolicyNever)
+				pass(2 * time.Second)
+				w.phase("after two seconds", "next", corev1.PodRunning)
+				w.cloud.exit("web", 0)
+				pass(2 * time.Second)
+				w.phase("reported", "web", corev1.PodSucceeded)
+				w.delete("next")
+				pass(5 * time.Second)
+				if pod := w.get("next"); pod != nil {
+					t.Errorf("the deleted pod is there: %v", pod.Status)
+				}
+				pass(10 * time.Minute)
+				w.once("after ten minutes", web, next)
+				if n := said(); n != 1 {
+					t.Errorf("it was logged %d times, want once", n)
+				}
+				begun := time.Now()
+				err := w.finish()
+				if took := time.Since(begun); !forGood && (took > time.Second || err != nil) || took > 24*time.Second {
+					t.Errorf("Run returned %v after %v", err, took)
+				}
+				if forGood && (err == nil || !strings.Contains(err.Error(), "podsync")) {
+					t.Errorf("Run returned %v, want an error that names podsync", err)
+				}
+				held := apitest.Get[*coordinationv1.Lease](w.s, "kube-node-lease", nodeName)
+				if held == nil || *held.Spec.LeaseDurationSeconds != 1 {
+					t.Errorf("the lease has not expired: %+v", held)
+				}
+			})
+		})
+	}
+}
+
+// registrationPanics is a provider whose NotifyPods panics.
+type registrationPanics struct{ *provider }
+
+func (registrationPanics) NotifyPods(context.Context, func(*corev1.Pod)) {
+	panic("a fault of the provider")
+}
+
+// It reports nothing then, and the statuses of GetPods count.
+func TestAPanicOfNotifyPodsEndsNothing(t *testing.T) {
+	bubble(t, habits{notFound: known, loopInGetPods: true}, func(w *world) {
+		w.wrap = func(p *provider) statusByMethod {
+			p.silent = true // it does not report
+			return registrationPanics{p}
+		}
+		said := w.logs("A method of the provider panicked")
+		w.start()
+		w.pod("web", corev1.RestartPolicyNever)
+		pass(time.Minute)
+		w.phase("after the panic", "web", corev1.PodRunning)
+		if n := said(); n != 1 {
+			t.Errorf("the panic was logged %d times, want once", n)
+		}
+	})
+}
+
 // hanging is a provider whose GetPods leaves out the pod "bad". From the time at which GetPod of it is to
 // hang on, it does, and so does the first GetPods if that is to hang.
 type hanging struct{ *provider }

@@ -121,7 +121,7 @@ func New(provider node.PodLifecycleHandler, cfg Config) (*Adapter, error) {
 		cfg.Resolver = resolver
 	}
 	a := &Adapter{
-		cfg: cfg, provider: provider, held: newHoldings(cfg.Controller),
+		cfg: cfg, provider: provider, held: newHoldings(cfg.Controller), registered: make(chan struct{}),
 		environment: environment{client: cfg.Client, resolver: cfg.Resolver, events: cfg.EventRecorder},
 	}
 	a.notifier, _ = provider.(node.PodNotifier)

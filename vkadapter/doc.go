@@ -37,9 +37,10 @@
 //     succeeds without the pod. If GetPods has never shown a pod that may run, such an
 //     error must last for a minute. After any other answer nothing is known. A provider
 //     may have GetPodByUID and GetPodStatusByUID instead.
-//   - NotifyPods is called before any other method. The context of a call has the values of
-//     the call, but is canceled only when Run ends, because providers start loops with it.
-//     So a call is not canceled when its pod is deleted.
+//   - NotifyPods is called before any other method. The others wait for it for up to ten
+//     seconds. The context of a call has the values of the call, but is canceled only when
+//     Run ends, because providers start loops with it. So a call is not canceled when its
+//     pod is deleted.
 //   - GetPods is called again and again, or only once with Config.ListOnce. If it returns
 //     pods without names, the adapter looks up each pod. If it leaves out pods that GetPod
 //     returns, the adapter looks up these. Pods of other nodes in it are ignored.
@@ -86,7 +87,9 @@
 //     24 s. The lease has expired then. The program must exit, because the call may still act.
 //   - If GetPods begins something that goes on, as a loop, each call begins it again. That is
 //     logged once if the loop uses the context of the call; see Config.ListOnce.
-//   - A panic in NotifyNodeStatus is logged. What the provider has reported stays.
+//   - If NotifyPods does not return, other methods are called after ten seconds, and that is
+//     logged. What it reports counts.
+//   - A panic in NotifyPods or NotifyNodeStatus is logged. What the provider has reported stays.
 //   - If all methods return no error and no pods while the backend is away,
 //     podsync.Policy.MassHold protects the pods, provided that there is more than one.
 //   - If the process is killed after CreatePod has created an instance and before the
