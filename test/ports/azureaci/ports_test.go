@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"slices"
@@ -123,6 +124,9 @@ func (a *azure) create(w http.ResponseWriter, r *http.Request) {
 	name, state, running, now, none := r.PathValue("group"), "Succeeded", "Running", time.Now(), int32(0)
 	group.Name, group.ID, group.Properties.ProvisioningState = &name, &name, &state
 	group.Properties.InstanceView = &azaci.ContainerGroupPropertiesInstanceView{State: &running}
+	// The provider asks for the metrics only with a subnet, whose cloud it would need, too.
+	group.Properties.Extensions = append(group.Properties.Extensions, client.GetRealtimeMetricsExtension())
+	group.Properties.IPAddress = &azaci.IPAddress{IP: new(podIP)}
 	for _, c := range group.Properties.Containers {
 		c.Properties.InstanceView = &azaci.ContainerPropertiesInstanceView{
 			CurrentState: &azaci.ContainerState{State: &running, StartTime: &now, DetailStatus: &running},
@@ -268,10 +272,58 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// noStats is the error of the provider for a container group without metrics.
-const noStats = "error in request to fetch container group metrics: error fetching metrics for pods 'web'. cannot retrieve the pod status"
+// podIP is the address of all container groups.
+const podIP = "192.0.2.7"
+
+// metrics are the connections of a process that reaches a container group with metrics at podIP.
+type metrics struct{ others http.RoundTripper }
+
+func (m metrics) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != podIP+":18899" {
+		return m.others.RoundTrip(r)
+	}
+	w := httptest.NewRecorder()
+	_, _ = fmt.Fprintf(w, `{"timestamp": %d, "cpu": {"usageCoreNanoSeconds": 3000000000}, "memory": {"usageBytes": 400, "workingSetBytes": 300, "rssBytes": 200},
+		"network": {"interfaces": [{"name": "eth0", "rxBytes": 10, "txBytes": 20}]},
+		"containers": [{"name": "main", "cpu": {"usageCoreNanoSeconds": 2000000000}, "memory": {"usageBytes": 300, "workingSetBytes": 250, "rssBytes": 150}}, {"name": "of the cloud"}]}`,
+		side.Created.Add(time.Minute).UnixNano())
+	return w.Result(), nil
+}
+
+// What the provider makes of these metrics.
+const (
+	summary = `{"node":{"nodeName":"port","startTime":null},"pods":[{"podRef":{"name":"web","namespace":"default","uid":"uid-web"},"startTime":"2026-11-29T00:00:00Z",` +
+		`"containers":[{"name":"main","startTime":"2026-11-29T00:00:00Z","cpu":{"time":"2026-11-29T00:01:00Z","usageNanoCores":0,"usageCoreNanoSeconds":2000000000},` +
+		`"memory":{"time":"2026-11-29T00:01:00Z","usageBytes":300,"workingSetBytes":250,"rssBytes":150}}],` +
+		`"cpu":{"time":"2026-11-29T00:01:00Z","usageNanoCores":0,"usageCoreNanoSeconds":3000000000},` +
+		`"memory":{"time":"2026-11-29T00:01:00Z","usageBytes":400,"workingSetBytes":300,"rssBytes":200},` +
+		`"network":{"time":"2026-11-29T00:01:00Z","name":"","rxBytes":0,"rxErrors":0,"txBytes":0,"txErrors":0,` +
+		`"interfaces":[{"name":"eth0","rxBytes":10,"rxErrors":0,"txBytes":20,"txErrors":0}]}}]}`
+	resources = `# HELP container_cpu_usage_seconds_total [ALPHA] Cumulative cpu time consumed by the container in core-seconds
+# TYPE container_cpu_usage_seconds_total counter
+container_cpu_usage_seconds_total{container="main",namespace="default",pod="web"} 2 1795910460000
+# HELP container_memory_working_set_bytes [ALPHA] Current working set of the container in bytes
+# TYPE container_memory_working_set_bytes gauge
+container_memory_working_set_bytes{container="main",namespace="default",pod="web"} 250 1795910460000
+# HELP container_start_time_seconds [ALPHA] Start time of the container since unix epoch in seconds
+# TYPE container_start_time_seconds gauge
+container_start_time_seconds{container="main",namespace="default",pod="web"} 1.7959104e+09 1795910400000
+# HELP pod_cpu_usage_seconds_total [ALPHA] Cumulative cpu time consumed by the pod in core-seconds
+# TYPE pod_cpu_usage_seconds_total counter
+pod_cpu_usage_seconds_total{namespace="default",pod="web"} 3 1795910460000
+# HELP pod_memory_working_set_bytes [ALPHA] Current working set of the pod in bytes
+# TYPE pod_memory_working_set_bytes gauge
+pod_memory_working_set_bytes{namespace="default",pod="web"} 300 1795910460000
+# HELP scrape_error [ALPHA] 1 if there was an error while getting container metrics, 0 otherwise
+# TYPE scrape_error gauge
+scrape_error 0
+`
+)
 
 func TestAnswers(t *testing.T) {
+	before := http.DefaultTransport
+	http.DefaultTransport = metrics{before}
+	t.Cleanup(func() { http.DefaultTransport = before })
 	all := logOf("default-web", "main", 0)
 	side.Answers(t, newPort(), []side.Question{
 		{Path: "/containerLogs/default/web/main", Kubewright: "200 " + all},
@@ -284,12 +336,7 @@ func TestAnswers(t *testing.T) {
 		{Path: "/exec/default/web/main?command=cat", Stdin: "input", Kubewright: "input"},
 		{Path: "/exec/default/none/main?command=hello", Kubewright: "error: unable to upgrade connection: pod default/none is not on node \"port\"", VirtualKubelet: "error: Internal error occurred: error executing command in container: cg is not found"},
 		{Path: "/attach/default/web/main", Kubewright: ""},
-		// The fake has no metrics.
-		{Path: "/stats/summary", Kubewright: "500 " + noStats + "\n", VirtualKubelet: "500 error getting status from provider: " + noStats},
-		{
-			Path:           "/metrics/resource",
-			Kubewright:     "500 error fetching MetricsResource: " + noStats + "\n",
-			VirtualKubelet: "500 error getting status from provider: error fetching MetricsResource: " + noStats,
-		},
+		{Path: "/stats/summary", Kubewright: "200 " + summary},
+		{Path: "/metrics/resource", Kubewright: "200 " + resources},
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/virtual-kubelet/virtual-kubelet/node/api"
 	"github.com/virtual-kubelet/virtual-kubelet/node/nodeutil"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -78,6 +79,9 @@ scrape_error 1
 resource_scrape_error 1
 `
 
+// Created is when the pod of Answers was created.
+var Created = metav1.Date(2026, time.November, 29, 0, 0, 0, 0, time.UTC)
+
 // Answers sends the questions to the HTTPS server of a node of vkadapter, and to the handler
 // of virtual-kubelet's package node/api on the same provider. There is a pod web.
 func Answers(t *testing.T, port *Port, questions []Question) {
@@ -91,7 +95,9 @@ func Answers(t *testing.T, port *Port, questions []Question) {
 		t.Fatal(err)
 	}
 	s := apitest.New(apitest.Options{})
-	put(s, "web")
+	pod := newPod("web")
+	pod.UID, pod.CreationTimestamp = "uid-web", Created
+	s.Put(pod)
 	ours, provider := serve(t, s, process)
 	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, func(context.Context) (bool, error) {
 		return apitest.Get[*corev1.Pod](s, "default", "web").Status.Phase == corev1.PodRunning, nil

@@ -33,6 +33,7 @@ const (
 	sideVariable       = "KUBEWRIGHT_PORT_SIDE"
 	kubeconfigVariable = "KUBEWRIGHT_PORT_KUBECONFIG"
 	lockDirVariable    = "KUBEWRIGHT_PORT_LOCKS"
+	timeoutVariable    = "KUBEWRIGHT_PORT_DELETE_TIMEOUT"
 )
 
 // patience is the time for what takes up to two minutes on a quiet machine: so long vkadapter
@@ -55,12 +56,18 @@ func runNode(side string, newProcess func() (Process, error)) error {
 		return err
 	}
 	config.QPS = -1
+	timeout, err := time.ParseDuration(os.Getenv(timeoutVariable))
+	if err != nil {
+		return err
+	}
 	process, err := newProcess()
 	if err != nil {
 		return err
 	}
-	run, err := newNode(side, kubernetes.NewForConfigOrDie(config), process,
-		vkadapter.NodeConfig{InternalIP: "127.0.0.1", Address: "127.0.0.1:0", LockDir: os.Getenv(lockDirVariable)})
+	run, err := newNode(side, kubernetes.NewForConfigOrDie(config), process, vkadapter.NodeConfig{
+		InternalIP: "127.0.0.1", Address: "127.0.0.1:0", LockDir: os.Getenv(lockDirVariable),
+		Adapter: func(cfg *vkadapter.Config) { cfg.DeleteTimeout = timeout },
+	})
 	if err != nil {
 		return err
 	}
@@ -98,7 +105,7 @@ func newRig(t *testing.T, port *Port, side, node, user string) *rig {
 		}
 	})
 	r := &rig{T: t, port: port, pods: kubernetes.NewForConfigOrDie(config), output: output}
-	r.env = append(os.Environ(), sideVariable+"="+side, kubeconfigVariable+"="+node, lockDirVariable+"="+dir)
+	r.env = append(os.Environ(), sideVariable+"="+side, kubeconfigVariable+"="+node, lockDirVariable+"="+dir, timeoutVariable+"="+port.DeleteTimeout.String())
 	for name, value := range port.Env(backend.URL) {
 		r.env = append(r.env, name+"="+value)
 	}

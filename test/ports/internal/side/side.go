@@ -58,6 +58,8 @@ type Port struct {
 	// in which the back end does not answer at all, because virtual time does not pass on a
 	// socket.
 	Socket bool
+	// DeleteTimeout is that of vkadapter in the processes of Killed. Zero means the default.
+	DeleteTimeout time.Duration
 	// NotEmpty leaves out the stage in which the back end answers with nothing.
 	NotEmpty bool
 }
