@@ -4,6 +4,7 @@
 package kubewright_test
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"strings"
@@ -17,8 +18,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/configcheckpoint/kube"
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/coordinator"
@@ -94,6 +98,24 @@ func TestAMissingPermissionIsReportedWithItsManifest(t *testing.T) {
 			})
 		})
 	}
+	t.Run("node-condition", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			server := apitest.New(apitest.Options{})
+			server.Inject(apitest.Fault{Status: statuserr.Forbidden("nodes", "n1", "no role")})
+			reporter, err := kube.NewReporter(server.Client(apitest.User{}).CoreV1(), "n1", "ConfigOK")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
+			ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), time.Minute)
+			defer cancel()
+			reporter.StatusChanged(configcheckpoint.Status{})
+			if err := reporter.Run(ctx); err != nil || !strings.Contains(log.String(), "examples/rbac/node-condition.yaml") {
+				t.Errorf("Run = %v and logs %s", err, &log)
+			}
+		})
+	})
 	t.Run("configcheckpoint", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			server := apitest.New(apitest.Options{})

@@ -14,10 +14,6 @@ import (
 
 // Condition returns s as a Node condition of the given type. It is Unknown before Boot has
 // returned. The heartbeat is left zero for the writer of the Node's status.
-//
-// An agent next to a kubelet sends the condition when Hooks.StatusChanged is called, in a
-// strategic merge patch of the Node's status that contains no other condition. The kubelet
-// keeps it.
 func Condition(s configcheckpoint.Status, kind corev1.NodeConditionType) corev1.NodeCondition {
 	c := corev1.NodeCondition{
 		Type:               kind,
@@ -39,7 +35,7 @@ func Condition(s configcheckpoint.Status, kind corev1.NodeConditionType) corev1.
 // NodeCondition returns a function that sets the condition of the given type of a Node from
 // the status at the time of the call. status is the method Status of a Controller. The
 // function is a setter for package nodestatus, and never fails. That package also owns the
-// condition Ready, so an agent next to a kubelet must not use it: see [Condition].
+// condition Ready, so an agent next to a kubelet must not use it: see [Reporter].
 func NodeCondition(status func() configcheckpoint.Status, kind corev1.NodeConditionType) func(context.Context, *corev1.Node) error {
 	return func(_ context.Context, node *corev1.Node) error {
 		condition := Condition(status(), kind)

@@ -11,16 +11,21 @@
 //
 //	source, err := kube.ConfigMap(client.CoreV1(), "kube-system", "agent", "config.yaml")
 //	...
+//	reporter, err := kube.NewReporter(client.CoreV1(), nodeName, "AgentConfigOK")
+//	...
+//	hooks := configcheckpoint.Hooks{StatusChanged: reporter.StatusChanged}
 //	controller, err := configcheckpoint.New(configcheckpoint.Config[Settings]{
 //		Source: source,
 //		Hooks:  kube.WithEvents(hooks, recorder, node),
 //		...
 //	})
 //	...
-//	setters = append(setters, kube.NodeCondition(controller.Status, "AgentConfigOK")) // of package nodestatus
+//	err = kubewright.Run(ctx, reporter, controller, work)
 //
-// The last line is for a program that maintains the Node itself. An agent next to a kubelet
-// patches the result of Condition into the Node's status.
+// The Reporter is for an agent next to a kubelet. A program that maintains the Node itself,
+// with package nodestatus, uses a setter instead:
+//
+//	setters = append(setters, kube.NodeCondition(controller.Status, "AgentConfigOK"))
 //
 // # Behavior
 //
@@ -34,7 +39,8 @@
 // # Failure modes
 //
 // If the ConfigMap or its key is missing, or the API server does not answer, the source
-// yields an error and the configuration stays.
+// yields an error and the configuration stays. A Reporter retries until the condition is
+// written, and writes it again if the Node was created again.
 //
 // docs/operations.md has the events and the permissions.
 package kube

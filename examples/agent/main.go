@@ -26,10 +26,14 @@ import (
 // tries a rejected configuration again.
 var version = "dev"
 
+// conditionType is the type of the condition that shows the status.
+const conditionType = "AgentConfigOK"
+
 func main() { kube.Main(run) }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := kube.NewFlags("agent")
+	nodeName := flags.String("node-name", "", "`name` of a Node, which a kubelet maintains, that shows the condition "+conditionType+"; empty for none")
 	dir := flags.String("store", "/var/lib/kubewright-agent", "`directory` of the configuration on disk; its parent must exist")
 	ref := flags.String("configmap", "kubewright/agent/config.yaml", "`namespace/name/key` of the configuration")
 	soak := flags.Duration("soak", configcheckpoint.DefaultSoak, "how `long` a new configuration must run well to be called good")
@@ -58,6 +62,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 
 	work := &work{stdout: stdout}
+	var running []interface{ Run(context.Context) error }
+	report := func(configcheckpoint.Status) {}
+	if *nodeName != "" {
+		reporter, err := configkube.NewReporter(client.CoreV1(), *nodeName, conditionType)
+		if err != nil {
+			return err
+		}
+		running, report = append(running, reporter), reporter.StatusChanged
+	}
 	controller, err := configcheckpoint.New(configcheckpoint.Config[Settings]{
 		Dir: *dir,
 		Codec: configcheckpoint.Codec[Settings]{
@@ -69,9 +82,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Build:  version,
 		Trial:  configcheckpoint.Trial{Soak: *soak, Every: *every, Grace: *grace, Health: work.health},
 		Hooks: configcheckpoint.Hooks{StatusChanged: func(s configcheckpoint.Status) {
-			// If the agent has a Node, its status gets this condition.
-			c := configkube.Condition(s, "AgentConfigOK")
+			c := configkube.Condition(s, conditionType)
 			fmt.Fprintf(stdout, "%s=%s %s: %s\n", c.Type, c.Status, c.Reason, c.Message)
+			report(s)
 		}},
 	})
 	if err != nil {
@@ -85,7 +98,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "booted with the %s configuration, %s\n", active.Role, active.Ref)
 
-	err = kubewright.Run(ctx, controller, job{work, active.Config})
+	err = kubewright.Run(ctx, append(running, controller, job{work, active.Config})...)
 	failure := err
 	if errors.Is(err, configcheckpoint.ErrRestart) {
 		failure = nil // it is the controller that has ended

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
@@ -36,6 +38,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// ready is the condition of the kubelet.
+var ready = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}
+
 // demo is an agent under its supervisor, and its API server.
 type demo struct {
 	*testing.T
@@ -47,12 +52,13 @@ type demo struct {
 }
 
 func newDemo(t *testing.T) *demo {
-	s := exampletest.Server(t, "../rbac/configcheckpoint.yaml")
+	s := exampletest.Server(t, "../rbac/configcheckpoint.yaml", "../rbac/node-condition.yaml")
+	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}}})
 	s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubewright"}})
 	d := &demo{T: t, server: s, store: filepath.Join(t.TempDir(), "store")}
 	kubeconfig := exampletest.Kubeconfig(t, s, apitest.ServiceAccountUser("kubewright", "virtual-node"))
 	d.args = []string{
-		"--supervise", "--kubeconfig", kubeconfig, "--store", d.store,
+		"--supervise", "--kubeconfig", kubeconfig, "--store", d.store, "--node-name=n1",
 		"--soak=1s", "--health-every=50ms", "--health-grace=500ms",
 	}
 	return d
@@ -108,6 +114,13 @@ func TestRollouts(t *testing.T) {
 	if n := d.prints("AgentConfigOK=True Staged", "exit status 75", "booted with the Assigned", "AgentConfigOK=True Trial", "AgentConfigOK=True Good"); n != 1 {
 		t.Errorf("a good rollout took %d starts", n)
 	}
+
+	exampletest.Eventually(t, d.server, "the condition of the Node, next to the kubelet's", func() bool {
+		shown := apitest.Get[*corev1.Node](d.server, "", "n1").Status.Conditions
+		return len(shown) == 2 && slices.Contains(shown, ready) && slices.ContainsFunc(shown, func(c corev1.NodeCondition) bool {
+			return c.Type == conditionType && c.Status == corev1.ConditionTrue && c.Reason == string(configcheckpoint.ReasonGood)
+		})
+	})
 
 	for text, want := range map[string]string{
 		"greeting: [":                         "AgentConfigOK=False DecodeFailed",
