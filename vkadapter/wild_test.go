@@ -5,6 +5,7 @@ package vkadapter_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/vkadapter"
@@ -237,5 +239,50 @@ func TestWildProvidersLeaveNoOrphans(t *testing.T) {
 			w.once("after the restart", other)
 		}
 		w.phase("after the restart", "other", corev1.PodRunning)
+	})
+}
+
+// The process is killed, and the API server is restored from a backup before the next one begins. A pod
+// that lives in both runs on, one whose deletion the restore undoes starts again, and the job of one that the
+// backup does not have ends, unless the provider does not show such a job under the name of its pod.
+func TestWildProvidersOutliveARestore(t *testing.T) {
+	each(t, func(w *world) {
+		w.start()
+		stays, deleted := w.pod("web", corev1.RestartPolicyAlways), w.pod("other", corev1.RestartPolicyAlways)
+		pass(time.Minute)
+		restore := w.s.Backup()
+		w.delete("other")
+		pass(2 * time.Minute)
+		w.pod("new", corev1.RestartPolicyAlways)
+		pass(time.Minute)
+		w.holds("before the restore", "new", "web")
+		w.kill()
+		restore()
+		w.start()
+		pass(12 * time.Minute)
+		h := w.habits
+		jobs, again, phase := map[types.UID]int{stays: 1, deleted: 2}, "other", corev1.PodRunning
+		switch {
+		case h.ownJobs:
+			jobs[stays] = 2
+		case h.listsCluster: // it believes the annotation that the restored pod has of its job
+			jobs[deleted], again = 1, ""
+		case h.keepsEnded: // it still has the job that was deleted
+			jobs[deleted], again, phase = 1, "", corev1.PodFailed
+		}
+		w.phase("after the restore", "web", corev1.PodRunning)
+		w.phase("after the restore", "other", phase)
+		want := []string{"web"}
+		if h.noNames || h.jobNames && h.silent || h.listsCluster || h.unlisted || h.hostObjects || h.ownJobs {
+			want = []string{"new", "web"}
+		}
+		if again != "" {
+			want = append(want, again)
+			slices.Sort(want)
+		}
+		w.holds("after the restore", want...)
+		for uid, n := range jobs {
+			w.times("after the restore", n, uid)
+		}
 	})
 }
