@@ -64,39 +64,47 @@ func New(cfg Config) (*Controller, error) {
 		kick: make(chan struct{}, 1), relist: make(chan struct{}, 1), verify: make(chan struct{}, 1),
 		pods: map[types.UID]*entry{}, names: map[types.NamespacedName]*entry{},
 	}
-	c.observer = &observer{pods: c.pods, handler: cfg.ErrorHandler, warnings: cfg.EventRecorder, containers: cfg.ContainerEvents}
+	c.observer = &observer{pods: c.pods, warnings: cfg.EventRecorder, containers: cfg.ContainerEvents}
 	c.observer.hooks = c.observer.containHooks(cfg.Hooks)
-	c.gates = &gates{pods: c.pods, gate: cfg.Gate, nodeName: cfg.NodeName, handler: cfg.ErrorHandler, wanted: make(chan struct{}, 1), nodes: map[string]*gatedNode{}}
+	c.gates = &gates{pods: c.pods, gate: cfg.Gate, nodeName: cfg.NodeName, wanted: make(chan struct{}, 1), nodes: map[string]*gatedNode{}}
 	c.gates.room = callback.Room[struct{}]{Name: "Gate", Limit: callback.GateLimit, Late: func(string) { wake(c.gates.wanted) }}
 	c.reports = &reports{pods: c.pods, gates: c.gates, observer: c.observer, prints: prints, early: map[types.UID]early{}}
 	c.records = &records{
-		pods: c.pods, reports: c.reports, checkpoint: cfg.Checkpoint, nodeName: cfg.NodeName, handler: cfg.ErrorHandler,
+		pods: c.pods, reports: c.reports, checkpoint: cfg.Checkpoint, nodeName: cfg.NodeName,
 		reach: reach, after: cfg.OfflineAfter, unclaimed: map[types.UID]*record{}, removing: map[types.UID]bool{},
 	}
 	c.intake = &intake{
 		pods: c.pods, gates: c.gates, observer: c.observer, reports: c.reports, records: c.records, informer: cfg.Informer, owns: cfg.Owns,
-		handler: cfg.ErrorHandler, errors: &cacheErrors{nodeName: cfg.NodeName, handler: cfg.ErrorHandler, reach: reach}, undecided: map[types.UID]types.NamespacedName{}, rivals: map[string]bool{},
+		errors: &cacheErrors{nodeName: cfg.NodeName, handler: cfg.ErrorHandler, reach: reach}, undecided: map[types.UID]types.NamespacedName{}, rivals: map[string]bool{},
 	}
 	if cfg.Informer == nil {
 		c.intake.ownInformer(cfg.Client, cfg.NodeName, retries)
 	}
 	c.lister = &lister{
 		pods: c.pods, gates: c.gates, observer: c.observer, reports: c.reports, records: c.records, intake: c.intake,
-		provider: cfg.Provider, watcher: c.caps.watcher, handler: cfg.ErrorHandler, nodeName: cfg.NodeName,
-		relist: cfg.Relist, massHold: cfg.Policy.MassHold, retries: retries, ready: lifecycle.NewReady(cfg.Name),
+		provider: cfg.Provider, watcher: c.caps.watcher, nodeName: cfg.NodeName,
+		relist: cfg.Relist, retries: retries, ready: lifecycle.NewReady(cfg.Name),
+		hold: hold{
+			begins: "Too many pods are lost at once: none is restarted or failed",
+			ends:   "Pods that the provider's List left out are no longer held back",
+		},
 	}
 	c.suspects = &suspects{
-		pods: c.pods, gates: c.gates, observer: c.observer, client: cfg.Client, informer: c.intake.informer, handler: cfg.ErrorHandler,
-		exclusive: cfg.Policy.ExclusiveBackend, massHold: cfg.Policy.MassHold,
+		pods: c.pods, gates: c.gates, observer: c.observer, client: cfg.Client, informer: c.intake.informer,
+		exclusive: cfg.Policy.ExclusiveBackend,
+		hold: hold{
+			begins: "Too many pods are gone at once: none is stopped",
+			ends:   "Pods that are gone from the API are no longer held back",
+		},
 	}
 	c.loop = &loop{
 		pods: c.pods, observer: c.observer, reports: c.reports, progress: lifecycle.NewProgress(cfg.Name, stuckAfter), timeout: cfg.ShutdownTimeout,
 		caller: &caller{
 			pods: c.pods, gates: c.gates, observer: c.observer, records: c.records, provider: cfg.Provider, caps: c.caps, prints: prints,
-			handler: cfg.ErrorHandler, limit: cfg.MaxCalls,
+			limit: cfg.MaxCalls,
 		},
 		writer: &writer{
-			pods: c.pods, gates: c.gates, observer: c.observer, client: cfg.Client, hostIPs: cfg.HostIPs, handler: cfg.ErrorHandler,
+			pods: c.pods, gates: c.gates, observer: c.observer, client: cfg.Client, hostIPs: cfg.HostIPs,
 			breaker: queue.Breaker{Trip: statusWriters, Policy: retries}, retried: map[string]instant{},
 		},
 	}
@@ -266,7 +274,7 @@ func (c *Controller) Evict(ref Ref, eviction Eviction) error {
 	c.pods.mu.Lock()
 	defer c.pods.mu.Unlock()
 	t := c.pods.find(ref)
-	if t == nil || !t.Seen() || t.Stopped() || t.Gone() {
+	if t == nil || !t.Evictable() {
 		return ErrNotFound
 	}
 	if !c.gates.mayAct(t) {

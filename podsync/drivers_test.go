@@ -91,8 +91,11 @@ func TestNothingIsPlannedWhileTheGateIsClosed(t *testing.T) {
 // A client that undoes what is written for many pods is reported once, by its name.
 func TestARivalIsReportedOnce(t *testing.T) {
 	var told []string
-	b := &table{run: &runState{callCtx: t.Context(), apiCtx: t.Context()}}
-	i := &intake{pods: b, rivals: map[string]bool{}, handler: func(_ context.Context, err error, _ string) { told = append(told, err.Error()) }}
+	b := &table{
+		run:     &runState{callCtx: t.Context(), apiCtx: t.Context()},
+		handler: func(_ context.Context, err error, _ string) { told = append(told, err.Error()) },
+	}
+	i := &intake{pods: b, rivals: map[string]bool{}}
 	for n := range 2 * maxRivals {
 		i.tellRival(&entry{ref: Ref{UID: "u"}}, "kubectl")
 		i.tellRival(&entry{ref: Ref{UID: "v"}}, fmt.Sprint("other", n))
@@ -222,18 +225,11 @@ func TestWhichCallsOutliveRun(t *testing.T) {
 	}
 }
 
-// The error that suspects are held back says for how long.
-func TestHowLongSuspectsAreHeld(t *testing.T) {
-	for hold, want := range map[time.Duration]string{time.Minute: "run on for 1m0s", -1: "run on for ever"} {
-		var told string
-		b := &table{run: &runState{}}
-		s := &suspects{pods: b, observer: &observer{pods: b}, massHold: hold, handler: func(_ context.Context, err error, _ string) { told = err.Error() }}
-		s.holdBack(t.Context(), []Ref{{UID: "u"}}, 1)
-		for _, effect := range b.effects {
-			effect()
-		}
-		if !strings.HasSuffix(told, want) {
-			t.Errorf("%v: %s", hold, told)
+// The errors that pods are held back say for how long.
+func TestHowLongPodsAreHeld(t *testing.T) {
+	for hold, want := range map[time.Duration]string{time.Minute: "1m0s", -1: "ever"} {
+		if got := (&table{rules: core.Rules{MassHold: hold}}).holdTime(); got != want {
+			t.Errorf("%v: %s", hold, got)
 		}
 	}
 }

@@ -251,8 +251,8 @@ func TestAPanicStaysWithItsPod(t *testing.T) {
 		w.expectPhase("good", corev1.PodRunning)
 		w.expectPhase("hook", corev1.PodRunning)
 		bad := w.expectPhase("bad", corev1.PodPending)
-		if !strings.Contains(bad.Status.Message, "boom") || strings.Contains(bad.Status.Message, "goroutine") {
-			t.Errorf("message %q", bad.Status.Message)
+		if bad.Status.Reason != podsync.ReasonFailedStart || bad.Status.Message != "panic in start: boom" { // as if Start had returned the error
+			t.Errorf("reason %q, message %q", bad.Status.Reason, bad.Status.Message)
 		}
 		found, recorder := false, 0
 		mu.Lock()

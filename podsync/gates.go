@@ -15,7 +15,6 @@ import (
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/callback"
-	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
@@ -44,7 +43,6 @@ type gates struct {
 	pods     *table
 	gate     GateFunc // nil: always open
 	nodeName string   // Config.NodeName
-	handler  report.Handler
 	room     callback.Room[struct{}]
 	errors   apierr.Group
 
@@ -114,7 +112,7 @@ func (g *gates) ask(ctx context.Context, node string) error {
 	switch {
 	case ctx.Err() != nil:
 	case panicked || callback.Failed(err):
-		g.errors.Fail(ctx, g.handler, &n.errs, fmt.Errorf("podsync: gate of node %q: %w", node, err), "Failed to ask the gate of a node", panicValues(err, "node", node)...)
+		g.errors.Fail(ctx, g.pods.handler, &n.errs, fmt.Errorf("podsync: gate of node %q: %w", node, err), "Failed to ask the gate of a node", panicValues(err, "node", node)...)
 	default:
 		g.errors.OK(ctx, &n.errs, "The gates of all nodes answer again")
 	}

@@ -38,7 +38,6 @@ type intake struct {
 	records  *records
 	informer cache.SharedIndexInformer
 	owns     func(pod *corev1.Pod) bool
-	handler  report.Handler
 	errors   *cacheErrors
 
 	undecided map[types.UID]types.NamespacedName // pods about which Owns panicked
@@ -122,7 +121,7 @@ func (i *intake) tellRival(t *entry, manager string) {
 	ctx, ref := i.pods.run.apiCtx, t.ref
 	err := fmt.Errorf("podsync: field manager %q overwrites the status of pod %s that the provider reports: it is written again, and ever more rarely", manager, ref)
 	i.pods.later(func() {
-		report.Tell(ctx, i.handler, err, "Another client writes the status of a pod again and again", "manager", manager, "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID)
+		report.Tell(ctx, i.pods.handler, err, "Another client writes the status of a pod again and again", "manager", manager, "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID)
 	})
 }
 
@@ -165,7 +164,7 @@ func (i *intake) askOwnsAgain() {
 
 // refuse reports that a pod of the informer is not taken.
 func (i *intake) refuse(pod *corev1.Pod, err error) {
-	report.Tell(i.pods.run.callCtx, i.handler, explain("take", RefOf(pod), err), "Failed to take a pod", panicValues(err, "pod", klog.KObj(pod))...)
+	report.Tell(i.pods.run.callCtx, i.pods.handler, explain("take", RefOf(pod), err), "Failed to take a pod", panicValues(err, "pod", klog.KObj(pod))...)
 	i.pods.mu.Lock()
 	defer i.pods.mu.Unlock()
 	i.observer.dropped(RefOf(pod), DroppedRefused, err)
@@ -175,10 +174,8 @@ func (i *intake) refuse(pod *corev1.Pod, err error) {
 // supersede records that other pods of the name of t are gone, because the API has t.
 func (i *intake) supersede(t *entry, at core.Moment) {
 	for other := t.next; other != nil; other = other.next {
-		if other.Supersedable() {
-			i.pods.apply(other, at, core.Vanished{})
-			i.pods.markDirty(other)
-		}
+		i.pods.apply(other, at, core.Vanished{Superseded: true})
+		i.pods.markDirty(other)
 	}
 }
 

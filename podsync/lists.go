@@ -15,7 +15,6 @@ import (
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/lifecycle"
-	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
@@ -23,7 +22,7 @@ import (
 // same time share it.
 const listGap = time.Second
 
-// A lister calls List and Watch of the provider. The lock of the table guards lossHeld and
+// A lister calls List and Watch of the provider. The lock of the table guards hold and
 // health.
 type lister struct {
 	pods     *table
@@ -34,15 +33,13 @@ type lister struct {
 	intake   *intake
 	provider Provider
 	watcher  Watcher // nil: the provider has no Watch
-	handler  report.Handler
-	nodeName string // Config.NodeName
+	nodeName string  // Config.NodeName
 	relist   time.Duration
-	massHold time.Duration
 	retries  backoff.Policy // of List
 	ready    *lifecycle.Ready
 
-	health   listHealth
-	lossHeld bool // the last List has left out too many pods
+	health listHealth
+	hold   hold // the last List has left out too many pods
 }
 
 // listHealth follows the calls of List.
@@ -73,7 +70,7 @@ func (l *lister) run(ctx context.Context, synced <-chan struct{}) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			streak.Fail(ctx, l.handler, fmt.Errorf("podsync: list of the provider: %w", err), "Failed to list the provider's pods")
+			streak.Fail(ctx, l.pods.handler, fmt.Errorf("podsync: list of the provider: %w", err), "Failed to list the provider's pods")
 			wait = min(wait, l.retries.Delay(streak.Failures()))
 		default:
 			streak.OK(ctx, "Listing the provider's pods works again")
@@ -262,18 +259,18 @@ func (l *lister) decideLosses(at core.Moment) {
 	var lost []*entry
 	held := 0
 	for _, t := range l.pods.pods {
-		switch {
-		case t.MayBeLost():
+		if _, may := t.MayBeLost(); may {
 			lost = append(lost, t)
 			held++
-		case l.pods.counts(t):
+		} else if l.pods.counts(t) {
 			held++
 		}
 	}
 	var kept []Ref
 	for _, t := range lost {
+		since, _ := t.MayBeLost()
 		switch {
-		case l.pods.rules.Believed(at.Since, t.LostSince(), len(lost), 0, held):
+		case l.pods.rules.Believed(at.Since, since, len(lost), 0, held):
 			if l.pods.apply(t, at, core.LossBelieved{}).Lost {
 				l.observer.warn(t, ReasonLost, actionSync, core.MessageLost)
 			}
@@ -284,25 +281,10 @@ func (l *lister) decideLosses(at core.Moment) {
 		}
 		l.pods.markDirty(t)
 	}
-	if len(kept) > 0 || l.lossHeld {
-		l.hold(kept, held)
+	if len(kept) > 0 || l.hold.on {
+		l.observer.heldBack(l.pods.run.callCtx, &l.hold, MassOrphans{Refs: kept, Held: held, Lost: true},
+			fmt.Errorf("podsync: the provider's List leaves out %d of %d pods that had started: they are not taken for lost for %s", len(kept), held, l.pods.holdTime()))
 	}
-}
-
-// hold reports the pods whose loss is not believed yet, if any.
-func (l *lister) hold(refs []Ref, held int) {
-	ctx := l.pods.run.callCtx
-	switch {
-	case len(refs) == 0:
-		l.pods.later(func() { klog.FromContext(ctx).Info("Pods that the provider's List left out are no longer held back") })
-	case !l.lossHeld:
-		err := fmt.Errorf("podsync: the provider's List leaves out %d of %d pods that had started: they are not taken for lost before %v", len(refs), held, l.massHold)
-		l.pods.later(func() {
-			report.Tell(ctx, l.handler, err, "Too many pods are lost at once: none is restarted or failed", "lost", len(refs), "held", held)
-		})
-	}
-	l.lossHeld = len(refs) > 0
-	l.observer.heldBack(MassOrphans{Refs: refs, Held: held, Lost: true})
 }
 
 // watch runs the provider's Watch again and again. take takes its reports.
@@ -321,7 +303,7 @@ func (l *lister) watch(ctx context.Context, take func(State)) {
 		}
 		failures++
 		if err != nil {
-			streak.Fail(ctx, l.handler, fmt.Errorf("podsync: watch of the provider: %w", err), "Watch of the provider ended")
+			streak.Fail(ctx, l.pods.handler, fmt.Errorf("podsync: watch of the provider: %w", err), "Watch of the provider ended")
 		} else {
 			streak.OK(ctx, "Watch of the provider works again")
 		}

@@ -155,6 +155,14 @@ func (b *table) abort(t *entry, lane core.Lane) {
 	}
 }
 
+// holdTime returns for how long too many pods are held back, in words.
+func (b *table) holdTime() string {
+	if b.rules.MassHold < 0 {
+		return "ever"
+	}
+	return b.rules.MassHold.String()
+}
+
 // markDirty makes the loop reconcile t.
 func (b *table) markDirty(t *entry) {
 	if !t.dirty {
@@ -403,7 +411,7 @@ func (l *loop) idle() bool {
 		return true
 	}
 	for _, t := range l.pods.pods {
-		if t.Unfinished() || t.Unrecorded() {
+		if t.Unfinished(core.Writes) || t.Unfinished(core.Calls) {
 			return false
 		}
 	}
@@ -495,7 +503,6 @@ type caller struct {
 	provider Provider
 	caps     capabilities
 	prints   *fingerprints
-	handler  report.Handler
 	limit    int // concurrent calls of a queue; one is for queueAdmit
 
 	errors  apierr.Group
@@ -559,7 +566,7 @@ func (c *caller) start(t *entry, at core.Moment, waited bool) (wake instant) {
 		c.pods.apply(t, at, core.Canceled{})
 		c.pods.abort(t, core.Calls)
 	}
-	if s.Op == "" || c.pods.draining && (!isRecord(s.Op) || !t.Unrecorded() || c.pods.run.apiCtx.Err() != nil) {
+	if s.Op == "" || c.pods.draining && (!isRecord(s.Op) || !t.Unfinished(core.Calls) || c.pods.run.apiCtx.Err() != nil) {
 		return s.Wake
 	}
 	if !c.gates.mayAct(t) || c.records.removing[t.ref.UID] {
@@ -723,7 +730,7 @@ func (c *caller) finish(t *entry, call *core.Call, st State, saved bool, err err
 	case err == nil || errors.Is(err, ErrNotFound):
 		c.errors.OK(ctx, &t.callErrs, "Calls of the provider succeed again")
 	case !news.Canceled && ev.Result != core.Refused:
-		c.errors.Fail(ctx, c.handler, &t.callErrs, explain(Op(call.Op), t.ref, err), "Failed to call the provider",
+		c.errors.Fail(ctx, c.pods.handler, &t.callErrs, explain(Op(call.Op), t.ref, err), "Failed to call the provider",
 			panicValues(err, "op", Op(call.Op), "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)...)
 	}
 	c.observer.called(Op(call.Op), t.ref, latency, err)
@@ -806,7 +813,6 @@ type writer struct {
 	observer *observer
 	client   corev1client.PodsGetter
 	hostIPs  func(nodeName string) []string // nil: none
-	handler  report.Handler
 
 	errors  apierr.Group
 	queues  [writeQueues]queue.Fifo[*entry] // queueUrgent is the first one
@@ -860,7 +866,7 @@ func (w *writer) startQueued(at core.Moment, started func(*entry)) (again instan
 // when to call start again.
 func (w *writer) start(t *entry, at core.Moment, waited bool) (wake instant) {
 	s := t.Next(at.Since, core.Writes, true)
-	if s.Op == "" || w.pods.draining && (!t.Unfinished() || w.pods.run.apiCtx.Err() != nil) {
+	if s.Op == "" || w.pods.draining && (!t.Unfinished(core.Writes) || w.pods.run.apiCtx.Err() != nil) {
 		return s.Wake
 	}
 	if !w.gates.mayAct(t) {
@@ -945,6 +951,7 @@ func (w *writer) patch(ctx context.Context, t *entry, call *core.Call) {
 			w.pods.apply(t, at, core.Stored{})
 			w.reportProblems(t, problems)
 		})
+		w.worked(t)
 		return
 	}
 	resp, err := w.client.Pods(pod.Namespace).Patch(ctx, pod.Name, podstatus.PatchType, body,
@@ -983,7 +990,7 @@ func (w *writer) addHostIPs(ctx context.Context, pod *corev1.Pod, observed *core
 		return nil
 	})
 	if err != nil {
-		report.Tell(ctx, w.handler, explain("find the host addresses of", RefOf(pod), err), "Failed to find the addresses of a node",
+		report.Tell(ctx, w.pods.handler, explain("find the host addresses of", RefOf(pod), err), "Failed to find the addresses of a node",
 			panicValues(err, "pod", klog.KObj(pod))...)
 	}
 	if observed.HostIP == "" && len(observed.HostIPs) == 0 {
@@ -1071,14 +1078,22 @@ func (w *writer) finish(t *entry, call *core.Call, err error, result core.Event,
 		}
 	})
 	ctx := w.pods.run.apiCtx
+	_, raced := result.(core.Conflicted)
 	switch {
+	case err == nil && call.Op == core.Get: // which says nothing of writes
 	case err == nil:
-		w.errors.OK(ctx, &t.apiErrs, "Writing to pods works again")
+		w.worked(t)
+	case raced && call.Pinned: // another client was faster, which is no failure
 	case ctx.Err() == nil && !isInstanceGone(err, t.ref.Name) && apierr.Classify(err) != apierr.Canceled:
-		w.errors.Fail(ctx, w.handler, &t.apiErrs, explain(Op(call.Op), t.ref, err), "Failed to write to a pod",
+		w.errors.Fail(ctx, w.pods.handler, &t.apiErrs, explain(Op(call.Op), t.ref, err), "Failed to write to a pod",
 			"op", Op(call.Op), "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
 	}
 	w.observer.requested(Op(call.Op), t.ref, latency, err)
+}
+
+// worked records that the API has what was written to the pod.
+func (w *writer) worked(t *entry) {
+	w.errors.OK(w.pods.run.apiCtx, &t.apiErrs, "Writing to pods works again")
 }
 
 // serverAnswered tells the breaker of the result of a request. It reports whether the server

@@ -4,10 +4,12 @@
 package podsync
 
 import (
+	"context"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/report"
 )
@@ -17,7 +19,6 @@ import (
 type observer struct {
 	pods       *table
 	hooks      Hooks
-	handler    report.Handler
 	warnings   events.EventRecorder // nil: none
 	containers events.EventRecorder // nil: none
 }
@@ -44,7 +45,7 @@ func containHook[T any](o *observer, name string, hook func(T)) func(T) {
 			return nil
 		})
 		if err != nil {
-			report.Tell(o.pods.run.callCtx, o.handler, err, "A hook panicked", panicValues(err, "argument", v)...)
+			report.Tell(o.pods.run.callCtx, o.pods.handler, err, "A hook panicked", panicValues(err, "argument", v)...)
 		}
 	}
 }
@@ -84,8 +85,26 @@ func (o *observer) stored(ref Ref, lag time.Duration) {
 	}
 }
 
-// heldBack queues Hooks.MassOrphans.
-func (o *observer) heldBack(mass MassOrphans) {
+// A hold says whether too many pods are held back, and what an operator reads when that begins and ends.
+type hold struct {
+	on           bool
+	begins, ends string
+}
+
+// heldBack reports the pods that are held back, if any: as an error, err, when the hold begins.
+func (o *observer) heldBack(ctx context.Context, h *hold, mass MassOrphans, err error) {
+	n, on, logger := len(mass.Refs), h.on, klog.FromContext(ctx)
+	o.pods.later(func() {
+		switch {
+		case n == 0:
+			logger.Info(h.ends, "held", mass.Held)
+		case !on:
+			report.Tell(ctx, o.pods.handler, err, h.begins, "pods", n, "held", mass.Held)
+		default:
+			logger.V(4).Info("Still too many pods are held back", "pods", n, "held", mass.Held)
+		}
+	})
+	h.on = n > 0
 	if hook := o.hooks.MassOrphans; hook != nil {
 		o.pods.later(func() { hook(mass) })
 	}
@@ -108,7 +127,7 @@ func objectOf(ref Ref) *corev1.ObjectReference {
 // record queues an event. A panic of the recorder is reported.
 func (o *observer) record(to events.EventRecorder, regarding *corev1.ObjectReference, kind, reason, action, note string) {
 	o.pods.later(func() {
-		report.Call(o.pods.run.callCtx, o.handler, "EventRecorder.Eventf", func() { to.Eventf(regarding, nil, kind, reason, action, "%s", note) })
+		report.Call(o.pods.run.callCtx, o.pods.handler, "EventRecorder.Eventf", func() { to.Eventf(regarding, nil, kind, reason, action, "%s", note) })
 	})
 }
 

@@ -27,7 +27,6 @@ type records struct {
 	reports    *reports
 	checkpoint Checkpoint // nil: none
 	nodeName   string     // Config.NodeName
-	handler    report.Handler
 	reach      *reach
 	after      time.Duration // Config.OfflineAfter
 
@@ -50,7 +49,7 @@ func (r *records) load(ctx context.Context) {
 		return err
 	})
 	if err != nil {
-		report.Tell(ctx, r.handler, fmt.Errorf("podsync: load the checkpoint: %w", err), msg, panicValues(err)...)
+		report.Tell(ctx, r.pods.handler, fmt.Errorf("podsync: load the checkpoint: %w", err), msg, panicValues(err)...)
 	}
 	others, nodes := 0, map[string]bool{}
 	for uid, data := range all {
@@ -58,7 +57,7 @@ func (r *records) load(ctx context.Context) {
 		switch {
 		case err != nil:
 			rec = &record{} // to be removed when the API is back
-			report.Tell(ctx, r.handler, fmt.Errorf("podsync: the record of pod %s: %w", uid, err), msg, "podUID", uid)
+			report.Tell(ctx, r.pods.handler, fmt.Errorf("podsync: the record of pod %s: %w", uid, err), msg, "podUID", uid)
 		case rec.Pod.Spec.NodeName != r.nodeName:
 			others++
 			nodes[rec.Pod.Spec.NodeName] = true
@@ -68,7 +67,7 @@ func (r *records) load(ctx context.Context) {
 	}
 	if others > 0 {
 		err := fmt.Errorf("podsync: the checkpoint of node %q has %d records of pods of other nodes: %q", r.nodeName, others, slices.Sorted(maps.Keys(nodes)))
-		report.Tell(ctx, r.handler, err, "Pods of other nodes are not started, and their records are kept", "records", others)
+		report.Tell(ctx, r.pods.handler, err, "Pods of other nodes are not started, and their records are kept", "records", others)
 	}
 }
 
@@ -151,7 +150,7 @@ func (r *records) removeAll(ctx context.Context, gone map[types.UID]*record) {
 			r.streak.OK(ctx, "Removing records of pods that are gone works again")
 		case ctx.Err() == nil:
 			err = fmt.Errorf("podsync: remove the record of pod %s: %w", uid, err)
-			r.streak.Fail(ctx, r.handler, err, "Failed to remove the record of a pod that is gone")
+			r.streak.Fail(ctx, r.pods.handler, err, "Failed to remove the record of a pod that is gone")
 		}
 		r.pods.mu.Lock()
 		delete(r.removing, uid)

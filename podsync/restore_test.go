@@ -4,13 +4,18 @@
 package podsync_test
 
 import (
+	"context"
 	"errors"
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -106,6 +111,7 @@ func TestTheFirstDeleteMeetsARestore(t *testing.T) {
 // another version is repeated after a look, and after three of them any version is deleted.
 func TestTheFirstDeleteMeetsAnotherClient(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { t.Errorf("a lost race is reported: %v", err) }
 		w.run()
 		w.bind(newPod("a"))
 		pass(5 * time.Second)
@@ -122,5 +128,24 @@ func TestTheFirstDeleteMeetsAnotherClient(t *testing.T) {
 		pass(20 * time.Second)
 		w.expectGone("a")
 		w.expectRequests(2, 4, 3)
+	})
+}
+
+// A conflict with nobody, as of an API server that answers each write so, is reported.
+func TestAConflictWithoutARivalIsReported(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		var errs atomic.Int32
+		w.cfg.ErrorHandler = func(context.Context, error, string) { errs.Add(1) }
+		w.run()
+		w.server.Inject(apitest.Fault{Match: patches, Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "no")})
+		w.bind(newPod("a"))
+		pass(5 * time.Second)
+		if n := errs.Load(); n != 0 {
+			t.Errorf("%d errors for the first conflicts", n)
+		}
+		pass(5 * time.Minute)
+		if n := errs.Load(); n != 1 {
+			t.Errorf("%d errors", n)
+		}
 	})
 }

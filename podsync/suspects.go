@@ -31,19 +31,17 @@ const (
 	suspectIdle = time.Hour
 )
 
-// suspects asks the API about them. The lock of the table guards heldBack.
+// suspects asks the API about them. The lock of the table guards hold.
 type suspects struct {
 	pods     *table
 	gates    *gates
 	observer *observer
 	client   corev1client.PodsGetter
 	informer cache.SharedIndexInformer
-	handler  report.Handler
 	// exclusive is Policy.ExclusiveBackend.
 	exclusive bool
-	massHold  time.Duration
 
-	heldBack   bool // the last pass has found too many
+	hold       hold // the last pass has found too many
 	unanswered apierr.Streak
 }
 
@@ -100,9 +98,8 @@ func (s *suspects) askAll(ctx context.Context) (wait time.Duration) {
 	wait = suspectIdle
 	now := s.pods.now()
 	for _, t := range s.pods.pods {
-		due, suspect := t.Suspect()
-		if goneSince, _ := t.Suspicion(); t.Missing() || suspect && goneSince > 0 {
-			wait = min(wait, max(due-now, core.MissingDelay))
+		if s, suspect := t.Suspect(); suspect && (s.Missing || s.GoneSince > 0) {
+			wait = min(wait, max(s.Due-now, core.MissingDelay))
 		}
 	}
 	return wait
@@ -114,11 +111,11 @@ func (s *suspects) due() (questions []question, idle bool) {
 	defer s.pods.mu.Unlock()
 	now := s.pods.now()
 	for _, t := range s.pods.pods {
-		if due, suspect := t.Suspect(); suspect && due <= now && s.gates.mayAct(t) {
-			questions = append(questions, question{t: t, node: s.nodeOf(t), missing: t.Missing()})
+		if suspicion, suspect := t.Suspect(); suspect && suspicion.Due <= now && s.gates.mayAct(t) {
+			questions = append(questions, question{t: t, node: s.nodeOf(t), missing: suspicion.Missing})
 		}
 	}
-	return questions, len(questions) == 0 && !s.heldBack
+	return questions, len(questions) == 0 && !s.hold.on
 }
 
 // nodeOf returns the node that the instance was started for, as far as
@@ -161,7 +158,7 @@ func (s *suspects) ask(ctx context.Context, q *question) {
 func (s *suspects) tell(ctx context.Context, questions []question) {
 	for i := range questions {
 		if err := questions[i].err; err != nil {
-			s.unanswered.Fail(ctx, s.handler, err, "Failed to ask whether pods exist: their instances run on", "suspects", len(questions))
+			s.unanswered.Fail(ctx, s.pods.handler, err, "Failed to ask whether pods exist: their instances run on", "suspects", len(questions))
 			return
 		}
 	}
@@ -194,8 +191,8 @@ func (s *suspects) apply(ctx context.Context, questions []question) {
 	}
 	s.decide(ctx, at, len(questions) > 0)
 	for _, t := range s.pods.pods {
-		if t.Orphan() && t.Held() {
-			s.announce(ctx, at, t)
+		if suspicion, suspect := t.Suspect(); suspect && !suspicion.Missing {
+			s.announce(ctx, at, t, suspicion)
 		}
 	}
 }
@@ -209,52 +206,27 @@ func (s *suspects) decide(ctx context.Context, at core.Moment, asked bool) {
 		if s.pods.counts(t) {
 			held++
 		}
-		if _, suspect := t.Suspect(); !suspect {
-			continue
-		}
-		switch goneSince, silent := t.Suspicion(); {
-		case silent:
+		switch suspicion, suspect := t.Suspect(); {
+		case !suspect:
+		case suspicion.Unsure:
 			unsure++
-		case goneSince > 0:
+		case suspicion.GoneSince > 0:
 			gone = append(gone, t)
 		}
 	}
 	var kept []Ref
 	for _, t := range gone {
-		if since, _ := t.Suspicion(); !s.pods.rules.Believed(at.Since, since, len(gone), unsure, held) {
+		if suspicion, _ := t.Suspect(); !s.pods.rules.Believed(at.Since, suspicion.GoneSince, len(gone), unsure, held) {
 			kept = append(kept, t.ref)
 			s.pods.apply(t, at, core.SuspectHeld{})
 			continue
 		}
 		s.stop(ctx, at, t)
 	}
-	if len(kept) > 0 && asked || len(kept) == 0 && s.heldBack && !core.TooMany(len(gone)+unsure, held) {
-		s.holdBack(ctx, kept, held)
+	if len(kept) > 0 && asked || len(kept) == 0 && s.hold.on && !core.TooMany(len(gone)+unsure, held) {
+		s.observer.heldBack(ctx, &s.hold, MassOrphans{Refs: kept, Held: held},
+			fmt.Errorf("podsync: %d of the %d pods that the provider holds are gone from the API: they run on for %s", len(kept), held, s.pods.holdTime()))
 	}
-}
-
-// holdBack reports the suspects that are held back now, if any.
-func (s *suspects) holdBack(ctx context.Context, refs []Ref, held int) {
-	logger := klog.FromContext(ctx)
-	switch {
-	case len(refs) == 0:
-		s.pods.later(func() { logger.Info("Pods that are gone from the API are no longer held back", "held", held) })
-	case !s.heldBack:
-		hold := s.massHold.String()
-		if s.massHold < 0 {
-			hold = "ever"
-		}
-		err := fmt.Errorf("podsync: %d of the %d pods that the provider holds are gone from the API: they run on for %s", len(refs), held, hold)
-		s.pods.later(func() {
-			report.Tell(ctx, s.handler, err, "Too many pods are gone at once: none is stopped", "gone", len(refs), "held", held, "hold", hold)
-		})
-	default:
-		s.pods.later(func() {
-			logger.V(4).Info("Still too many pods are gone: none is stopped", "gone", len(refs), "held", held)
-		})
-	}
-	s.heldBack = len(refs) > 0
-	s.observer.heldBack(MassOrphans{Refs: refs, Held: held})
 }
 
 // stop begins the termination of a suspect whose pod is gone.
@@ -281,21 +253,21 @@ func (s *suspects) keepUnconfirmed(ctx context.Context, t *entry) {
 	ref := t.ref
 	err := explain("keep the instance of", ref, errUnconfirmed)
 	s.pods.later(func() {
-		report.Tell(ctx, s.handler, err, "Keeping an instance that may be an orphan", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID)
+		report.Tell(ctx, s.pods.handler, err, "Keeping an instance that may be an orphan", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID)
 	})
 	s.observer.warn(t, reasonOrphanKept, actionSync, errUnconfirmed.Error())
 	s.observer.dropped(ref, DroppedUnconfirmed, errUnconfirmed)
 }
 
 // announce reports to the pods that wait for the name of an orphan why they wait.
-func (s *suspects) announce(ctx context.Context, at core.Moment, t *entry) {
+func (s *suspects) announce(ctx context.Context, at core.Moment, t *entry, suspicion core.Suspicion) {
 	why := "the API server has not confirmed yet that its pod is gone"
-	switch goneSince, unsure := t.Suspicion(); {
+	switch {
 	case t.reported:
 		why = errUnconfirmed.Error()
-	case goneSince > 0:
+	case suspicion.GoneSince > 0:
 		why = "too many pods are gone from the API at once"
-	case !unsure:
+	case !suspicion.Unsure:
 		return // the API has not been asked
 	}
 	logger := klog.FromContext(ctx)

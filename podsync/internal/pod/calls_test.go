@@ -64,7 +64,7 @@ func TestNoCallKeepsThePodFromEnding(t *testing.T) {
 				t.Fatalf("%s is under way", w.state.InFlight(Calls).Op)
 			}
 			if !ends {
-				if !w.state.Stopped() {
+				if !w.state.stopped() {
 					t.Error("the instance has not stopped")
 				}
 				return
@@ -73,7 +73,7 @@ func TestNoCallKeepsThePodFromEnding(t *testing.T) {
 				t.Fatal("the call is not in the way")
 			}
 			do("canceled", "returned error")
-			if next := w.state.Next(w.now, Calls, true).Op; next != Stop && !w.state.Stopped() {
+			if next := w.state.Next(w.now, Calls, true).Op; next != Stop && !w.state.stopped() {
 				t.Errorf("then %q is due", next)
 			}
 		})

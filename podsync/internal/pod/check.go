@@ -56,7 +56,7 @@ func (t *State) Since(before Trace) (now Trace, err error) {
 	if !before.known {
 		return now, nil
 	}
-	if before.instance >= stopped && !t.Stopped() {
+	if before.instance >= stopped && !t.stopped() {
 		runsAgain := t.provider.instance == held && t.end != nil && t.end.accepted == 0
 		revived := before.instance == forgotten && t.provider.instance == none && t.end != before.end
 		if closed := !t.Known() || t.Orphan(); !runsAgain && !revived && !closed {
@@ -71,9 +71,9 @@ func (t *State) Since(before Trace) (now Trace, err error) {
 
 func (t *State) checkProvider(is func(bool, string)) {
 	p := &t.provider
-	is(!t.Stopped() || t.end != nil, "an instance that has stopped implies a termination")
-	is(!t.MayBeLost() || t.end == nil, "doubted or missed implies no termination")
-	is(t.MayBeLost() == (p.lostSince != 0), "doubted or missed is what lostSince means")
+	is(!t.stopped() || t.end != nil, "an instance that has stopped implies a termination")
+	is(!t.mayBeLost() || t.end == nil, "doubted or missed implies no termination")
+	is(t.mayBeLost() == (p.lostSince != 0), "doubted or missed is what lostSince means")
 	is(p.status == nil || p.mirror == nil, "at most one of status and mirror is set")
 	is(p.kept == nil || !t.Known(), "kept waits for a List")
 	is(len(p.unsaved) == 0 || p.annotations != nil, "the keys in unsaved are those of annotations")

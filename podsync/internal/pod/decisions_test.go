@@ -72,8 +72,8 @@ func TestAPodThatEndsAnywayIsNotLostAtFirstSight(t *testing.T) {
 	if s.classify(moment(tick)) {
 		t.Error("lost")
 	}
-	if s.advance(moment(tick)); s.end.reason != StopDeleted || !s.Stopped() {
-		t.Errorf("it ends as %s, stopped: %v", s.end.reason, s.Stopped())
+	if s.advance(moment(tick)); s.end.reason != StopDeleted || !s.stopped() {
+		t.Errorf("it ends as %s, stopped: %v", s.end.reason, s.stopped())
 	}
 }
 

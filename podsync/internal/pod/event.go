@@ -25,9 +25,10 @@ type (
 	}
 	// Vanished: the informer no longer has the pod.
 	Vanished struct {
-		Last     *Version // the last version; nil: not known
-		Doubtful bool     // a LIST left it out, which is not as certain as an event
-		Restored bool     // the API server was restored from a backup
+		Last       *Version // the last version; nil: not known
+		Doubtful   bool     // a LIST left it out, which is not as certain as an event
+		Restored   bool     // the API server was restored from a backup
+		Superseded bool     // the API has another pod of its name: it counts if the informer has, or had, this one
 	}
 	// Recorded: the checkpoint has the pod, and the API can't be reached.
 	Recorded struct {

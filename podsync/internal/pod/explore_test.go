@@ -104,7 +104,7 @@ func (w *script) random(r *rand.Rand) string {
 			return "joined"
 		}
 	case 10:
-		if t.MayBeLost() || suspect {
+		if t.mayBeLost() || suspect {
 			return "believe"
 		}
 	case 11:
@@ -115,7 +115,7 @@ func (w *script) random(r *rand.Rand) string {
 	case 12:
 		return "gate " + pickOf(r, "closed", "open")
 	case 13:
-		if t.Seen() && !t.Stopped() && !t.Gone() {
+		if t.Seen() && !t.stopped() && !t.gone() {
 			return "evict"
 		}
 	}

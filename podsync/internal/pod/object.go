@@ -227,7 +227,7 @@ func (t *State) rewound(v *Version) bool {
 
 // markDeleted records that the object is gone.
 func (t *State) markDeleted(now Instant) {
-	if t.Gone() && t.api.presence != missing {
+	if t.gone() && t.api.presence != missing {
 		return
 	}
 	t.api.presence = gone
@@ -240,7 +240,7 @@ func (t *State) markDeleted(now Instant) {
 // markMissing records that the API seems to have no such object. A pod that ends
 // anyway, or that the provider does not hold, is gone with that.
 func (t *State) markMissing(now Instant) {
-	if t.Gone() {
+	if t.gone() {
 		return
 	}
 	if t.end != nil || t.Known() && !t.Held() {
@@ -394,7 +394,7 @@ func (t *State) takeEcho(now Instant, st *Report) {
 // It is asked for once.
 func (t *State) asksAgain(now Instant) bool {
 	n := &t.write.news
-	if n.contestedAt == 0 || n.asked || t.write.inflight != nil || now < t.write.retryAt || t.Stopped() || t.Gone() {
+	if n.contestedAt == 0 || n.asked || t.write.inflight != nil || now < t.write.retryAt || t.stopped() || t.gone() {
 		return false
 	}
 	n.asked = true
@@ -571,7 +571,7 @@ func (t *State) writeFailed(now Instant, ev WriteFailed) {
 
 // writeStarted records an API request.
 func (t *State) writeStarted(now Instant, op Op, wall time.Time) *Call {
-	c := &Call{Op: op, Since: now, want: t.write.news.statusSeq, Over: t.Stopped(), Pod: t.Pod(), Pinned: t.pinned()}
+	c := &Call{Op: op, Since: now, want: t.write.news.statusSeq, Over: t.stopped(), Pod: t.Pod(), Pinned: t.pinned()}
 	if op == Patch {
 		c.Base, c.Update, c.Annotations = t.base(), t.update(wall), t.newAnnotations()
 		c.Minimal = t.write.end == endInvalid
@@ -584,7 +584,7 @@ func (t *State) writeStarted(now Instant, op Op, wall time.Time) *Call {
 // changed.
 func (t *State) update(wall time.Time) podstatus.Update {
 	u := podstatus.Update{
-		Stopped: t.Stopped(), KeepPhase: t.rules.TrustPhase, Generation: t.provider.generation,
+		Stopped: t.stopped(), KeepPhase: t.rules.TrustPhase, Generation: t.provider.generation,
 		Withdrawn: slices.Clone(t.provider.withdrawn), Now: wall,
 	}
 	pends := func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizePending }

@@ -24,14 +24,14 @@ func TestLateAnswerDoesNotRevive(t *testing.T) {
 	resp := s.Pod().DeepCopy()
 	resp.ResourceVersion = "40"
 	s.statusStored(tick, c, resp, true)
-	if !s.Gone() {
+	if !s.gone() {
 		t.Error("the answer to a PATCH")
 	}
 	s.writeStarted(tick, Get, wallAt(tick))
 	resp = resp.DeepCopy()
 	resp.ResourceVersion = "50"
 	s.finishGet(tick, 0, resp)
-	if !s.Gone() {
+	if !s.gone() {
 		t.Error("the answer to a GET")
 	}
 }

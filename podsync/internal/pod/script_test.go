@@ -127,8 +127,8 @@ func (w *script) apply(event Event) string {
 	for what, said := range map[string]bool{
 		"+lost": news.Lost, "+relist": news.Relist, "+stale": news.Stale, "+abort": news.Abort, "+back": news.Back, "+expired": after.Expired,
 		"+unapplied": after.Unapplied, "+forgettable": w.state.Forgettable(), "+illegal": err != nil, "+" + news.Dropped: news.Dropped != "",
-		"+mayBeLost": w.state.MayBeLost(), "+superfluous": news.Superfluous, "+firstStop": news.FirstStop, "+fresh": news.Fresh, "+changed": news.Changed,
-		"+fought:" + news.Fought: news.Fought != "", "+canceled": news.Canceled, "+unpinned": news.Call != nil && !news.Call.Pinned && (news.Call.Op == Patch || news.Call.Op == Delete),
+		"+mayBeLost": w.state.mayBeLost(), "+superfluous": news.Superfluous, "+firstStop": news.FirstStop, "+fresh": news.Fresh, "+changed": news.Changed,
+		"+rejected": news.Rejected, "+fought:" + news.Fought: news.Fought != "", "+canceled": news.Canceled, "+unpinned": news.Call != nil && !news.Call.Pinned && (news.Call.Op == Patch || news.Call.Op == Delete),
 	} {
 		if said {
 			parts = append(parts, what)
@@ -526,9 +526,9 @@ func (w *script) run(words []string) string {
 		}
 		return w.apply(LossBelieved{})
 	case "believable":
-		since := w.state.LostSince()
-		if _, suspect := w.state.Suspect(); suspect {
-			since, _ = w.state.Suspicion()
+		since, _ := w.state.MayBeLost()
+		if s, suspect := w.state.Suspect(); suspect {
+			since = s.GoneSince
 		}
 		return fmt.Sprint(w.rules.Believed(w.now, since, 10, 0, 10))
 	case "inspect":
@@ -563,11 +563,11 @@ func (w *script) run(words []string) string {
 	case "taken":
 		return w.apply(&NameTaken{Message: rest[0]})
 	case "due":
-		at, suspect := w.state.Suspect()
+		s, suspect := w.state.Suspect()
 		if !suspect {
 			return "no suspect"
 		}
-		return (at - w.now).String()
+		return (s.Due - w.now).String()
 	}
 	w.Fatalf("no event %s", words[0])
 	return ""

@@ -344,12 +344,15 @@ func NewLeftover(rules *Rules, now Instant, seq uint64, nodeName string) State {
 // Apply takes in an event. An error says that the event would take an illegal step: the state
 // of the instance is then as it was.
 func (t *State) Apply(at Moment, event Event) (news News, err error) {
-	illegal, missing := t.illegal, t.Missing()
+	illegal, missing := t.illegal, t.missing()
 	now := at.Since
 	switch ev := event.(type) {
 	case Seen:
 		news = t.seen(now, ev)
 	case Vanished:
+		if ev.Superseded && (t.api.restored || !t.api.cached && !t.missing()) {
+			break // it proves nothing
+		}
 		if ev.Last != nil {
 			t.setPod(now, ev.Last)
 		}
@@ -374,7 +377,7 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 	case Joined:
 		switch {
 		case t.unsettled():
-		case t.Held() || t.Stopped() || !t.evidence():
+		case t.Held() || t.stopped() || !t.evidence():
 			t.classify(at)
 		default:
 			// It ran before. A List that begins now shows whether the provider still
@@ -392,11 +395,11 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 			news.Changed = true
 		}
 	case LossBelieved:
-		if t.MayBeLost() {
+		if t.mayBeLost() {
 			news.Lost = t.markLost(at)
 		}
 	case LossQuestioned:
-		t.provider.needsInspect = t.MayBeLost()
+		t.provider.needsInspect = t.mayBeLost()
 
 	case Called:
 		news.Call = t.callStarted(now, ev.Seq, ev.Action)
@@ -452,7 +455,7 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 		news.Unapplied = t.Seen() && t.unapplied()
 	}
 	news.Relist = t.asksAgain(now) || news.Relist
-	news.Verify = t.Missing() && !missing
+	news.Verify = t.missing() && !missing
 	if t.illegal != illegal {
 		err = errors.New(t.illegal)
 	}
@@ -582,13 +585,13 @@ func (t *State) advance(at Moment) (expired bool, wake Instant) {
 	if !t.Known() {
 		return false, wake
 	}
-	if t.end != nil && !t.Stopped() && !t.Held() && t.call.inflight == nil {
+	if t.end != nil && !t.stopped() && !t.Held() && t.call.inflight == nil {
 		t.markStopped(now) // the provider was never called for it
 	}
-	if t.api.pod == nil || t.Gone() {
+	if t.api.pod == nil || t.gone() {
 		return false, wake
 	}
-	if t.Stopped() && t.finalized() {
+	if t.stopped() && t.finalized() {
 		t.becomeReleased(now) // the owners of the finalizers remove the object
 	}
 	if limit := t.Pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil {
@@ -609,7 +612,7 @@ func (t *State) advance(at Moment) (expired bool, wake Instant) {
 // Repeats reports whether a report with this fingerprint has no news, so that the event
 // Repeated is enough.
 func (t *State) Repeats(fp uint64, isStopped bool) bool {
-	return t.provider.fp == fp && t.Stopped() == isStopped && (t.Held() || t.Stopped())
+	return t.provider.fp == fp && t.stopped() == isStopped && (t.Held() || t.stopped())
 }
 
 // MayBe reports whether an instance without a UID, from a List that began at
@@ -619,12 +622,7 @@ func (t *State) MayBe(seq uint64) bool {
 	if call := t.call.inflight; call != nil && call.Op == Start {
 		return call.seq < seq
 	}
-	return t.api.pod == nil || t.Held() || t.Stopped() || t.evidence()
-}
-
-// Supersedable reports whether the pod is gone if the API has another one of its name.
-func (t *State) Supersedable() bool {
-	return !t.api.restored && (t.api.cached || t.Missing())
+	return t.api.pod == nil || t.Held() || t.stopped() || t.evidence()
 }
 
 // LastReport returns the last report of the provider, or the status that the API has stored
@@ -635,7 +633,7 @@ func (t *State) LastReport() *corev1.PodStatus { return t.report() }
 // pod was seen, if it has exit codes, and its fingerprint; nil if there is none. It must not be
 // changed.
 func (t *State) Unclaimed() (last *Report, fp uint64) {
-	if !t.Orphan() || !t.Stopped() || t.provider.status == nil {
+	if !t.Orphan() || !t.stopped() || t.provider.status == nil {
 		return nil, 0
 	}
 	ended := func(c corev1.ContainerStatus) bool { return c.State.Terminated != nil }
@@ -664,7 +662,7 @@ func (t *State) observe(now Instant, seq uint64, st *Report, fp uint64, fromList
 	if fromList && seq < t.provider.seenSeq {
 		return "" // a newer report is known
 	}
-	if t.Stopped() && !st.Stopped {
+	if t.stopped() && !st.Stopped {
 		if !fromList {
 			return DroppedAfterStop
 		}
@@ -679,7 +677,7 @@ func (t *State) observe(now Instant, seq uint64, st *Report, fp uint64, fromList
 	if t.provider.instance == none {
 		t.becomeHeld()
 	}
-	if fp == t.provider.fp && st.Stopped == t.Stopped() {
+	if fp == t.provider.fp && st.Stopped == t.stopped() {
 		return ""
 	}
 	t.provider.fp = fp
@@ -698,7 +696,7 @@ func (t *State) observe(now Instant, seq uint64, st *Report, fp uint64, fromList
 
 // markStopped records that nothing runs and nothing will.
 func (t *State) markStopped(now Instant) {
-	if t.Stopped() {
+	if t.stopped() {
 		return
 	}
 	unstarted := t.Seen() && !t.running() && !t.started()
@@ -720,7 +718,7 @@ func (t *State) absent(at Moment, seq uint64, sure bool) (lost bool) {
 	if !t.Held() || t.call.inflight != nil || t.provider.seenSeq >= seq {
 		return false
 	}
-	if t.Stopped() || t.Orphan() {
+	if t.stopped() || t.Orphan() {
 		// The provider has forgotten the pod on its own.
 		if t.Orphan() {
 			t.beginTermination(now, StopLost, nil, MinGrace) // unless it had stopped
@@ -809,7 +807,7 @@ func (t *State) classify(at Moment) (lost bool) {
 	if t.Held() {
 		t.look(listed, 0)
 		t.provider.admitted = true
-		if !t.Stopped() {
+		if !t.stopped() {
 			t.becomeRunning()
 			if t.provider.generation == 0 && !t.provider.disputed {
 				t.accept(t.Pod().Status.ObservedGeneration)
@@ -879,7 +877,7 @@ func (t *State) reset(now Instant) {
 		}
 	}
 	pod, presence := t.api.pod, t.api.presence
-	if pod != nil && t.provider.status != nil && (t.Stopped() || t.ended()) {
+	if pod != nil && t.provider.status != nil && (t.stopped() || t.ended()) {
 		t.keepReport(t.provider.status, t.end)
 	}
 	p := &t.provider
@@ -1198,7 +1196,7 @@ func (t *State) callStarted(now Instant, seq uint64, s Action) *Call {
 	case Save:
 		c.End, t.provider.saved.Unsure = t.end.record(), true
 	case Stop:
-		c.Over, c.Reason = t.Stopped(), t.end.reason
+		c.Over, c.Reason = t.stopped(), t.end.reason
 		t.end.stops++
 		t.end.passed = s.Grace
 	}
@@ -1230,7 +1228,7 @@ func (t *State) callReturned(at Moment, ev Returned) (news News) {
 		t.provider.needsInspect = false // the next List decides
 		switch {
 		case ev.Result != NoSuchPod:
-		case t.MayBeLost():
+		case t.mayBeLost():
 			news.Lost = t.markLost(at)
 		default:
 			news.Lost = t.absent(at, c.seq, true) // a report since then is newer
@@ -1288,7 +1286,7 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 		t.takeAnnotations(st.Annotations)
 		return
 	case Release:
-		if t.Stopped() { // else a List shows that it runs again: it is stopped, and released once more
+		if t.stopped() { // else a List shows that it runs again: it is stopped, and released once more
 			t.becomeForgotten()
 		}
 		return
@@ -1301,7 +1299,7 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 		if ev.Saved {
 			t.provider.saved = Saved{Exists: true, Generation: t.savedGeneration(c)}
 		}
-		if !t.Stopped() {
+		if !t.stopped() {
 			t.becomeRunning()
 		}
 		t.write.news.statusSeq++
@@ -1314,7 +1312,7 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 		if ev.Result == NoSuchPod {
 			st = &Report{Stopped: true}
 		}
-		if c.Over && t.Stopped() {
+		if c.Over && t.stopped() {
 			t.becomeForgotten()
 			return
 		}
@@ -1326,7 +1324,7 @@ func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
 		news.Relist = true // a report came during the call: which is newer, a List says
 		t.takeAnnotations(t.unreported(st.Annotations))
 	}
-	if c.Op == Stop && !t.Stopped() {
+	if c.Op == Stop && !t.stopped() {
 		t.stopAccepted(now, c)
 	}
 }
@@ -1367,13 +1365,13 @@ func (t *State) Stage() Stage {
 	switch {
 	case !t.Known():
 		return Unsynced
-	case t.Orphan() && !t.Stopped():
+	case t.Orphan() && !t.stopped():
 		return Orphaned
-	case t.Stopped() && (t.released() || t.final() && !t.deleted() && !t.Gone()):
+	case t.stopped() && (t.released() || t.final() && !t.deleted() && !t.gone()):
 		return Released // it may disappear, or stays as completed
-	case t.Stopped() && (t.final() || t.Gone()):
+	case t.stopped() && (t.final() || t.gone()):
 		return Final
-	case t.Stopped():
+	case t.stopped():
 		return Stopped
 	case t.end != nil:
 		return Terminating
@@ -1386,17 +1384,17 @@ func (t *State) Stage() Stage {
 }
 
 // Blocks reports whether another pod of the same name must wait for t.
-func (t *State) Blocks() bool { return !t.Stopped() && (t.Held() || !t.Known()) }
+func (t *State) Blocks() bool { return !t.stopped() && (t.Held() || !t.Known()) }
 
 // decideCall returns the provider call that is due. nameFree says that no other pod of
 // the same name blocks it.
 func (t *State) decideCall(now Instant, nameFree bool) Action {
 	switch {
-	case !t.Known() && !t.provider.needsInspect && !(t.MayBeLost() && t.unsaved()):
+	case !t.Known() && !t.provider.needsInspect && !(t.mayBeLost() && t.unsaved()):
 		return Action{Wake: Never}
 	case t.call.inflight != nil:
 		s := Action{Wake: Never, Cancel: t.call.inflight.fate == counts && t.inTheWay(now)}
-		if t.call.inflight.Op == Save && t.end != nil && !t.Stopped() {
+		if t.call.inflight.Op == Save && t.end != nil && !t.stopped() {
 			s.Wake = t.decideStop(now).Wake // until it is in the way
 		}
 		return s
@@ -1423,9 +1421,9 @@ func (t *State) inTheWay(now Instant) bool {
 	case Admit, Annotate, Start, Update, Inspect:
 		return t.end != nil
 	case Save:
-		return t.end != nil && !t.Stopped() && t.decideStop(now).Op == Stop
+		return t.end != nil && !t.stopped() && t.decideStop(now).Op == Stop
 	case Stop:
-		return !t.Stopped() && t.end.grace < t.call.inflight.Grace
+		return !t.stopped() && t.end.grace < t.call.inflight.Grace
 	}
 	return false
 }
@@ -1437,7 +1435,7 @@ func (t *State) wantedCall(now Instant, nameFree bool) Action {
 		return Action{Op: Remove, Wake: Never} // a Checkpoint that fails keeps no pod from its Release
 	case t.Orphan():
 		return idle // until it is verified
-	case t.Stopped():
+	case t.stopped():
 		if t.unsaved() {
 			return Action{Op: Save, Wake: Never}
 		}
@@ -1450,7 +1448,7 @@ func (t *State) wantedCall(now Instant, nameFree bool) Action {
 		return s
 	case !t.running():
 		switch {
-		case t.Gone():
+		case t.gone():
 			return idle // until it is certain that the pod is there
 		case !nameFree:
 			return idle
@@ -1490,13 +1488,13 @@ func (t *State) decideStop(now Instant) Action {
 // is due when the API no longer needs the pod.
 func (t *State) decideRelease() Action {
 	idle := Action{Wake: Never}
-	if !t.Held() || !t.Gone() && !t.released() {
+	if !t.Held() || !t.gone() && !t.released() {
 		return idle
 	}
 	switch {
 	case t.rules.Releases:
 		return Action{Op: Release, Wake: Never}
-	case !t.Gone():
+	case !t.gone():
 		return idle
 	}
 	// It ended on its own, and the provider kept it for its logs.
@@ -1520,7 +1518,7 @@ func (t *State) changed() bool {
 
 // Forgettable reports whether neither the API nor the provider has the pod.
 func (t *State) Forgettable() bool {
-	if !t.Known() || !t.Gone() || t.api.presence == missing || t.api.cached || !t.Stopped() || t.call.inflight != nil || t.write.inflight != nil {
+	if !t.Known() || !t.gone() || t.api.presence == missing || t.api.cached || !t.stopped() || t.call.inflight != nil || t.write.inflight != nil {
 		return false
 	}
 	return !t.Held() && !t.provider.saved.mayExist()
@@ -1542,7 +1540,7 @@ const (
 func (t *State) need() need {
 	n := &t.write.news
 	switch {
-	case !t.Stopped():
+	case !t.stopped():
 		if n.contestedAt != 0 || n.statusSeq == n.storedSeq && !n.overwritten || n.statusSeq == n.rejectedSeq || t.final() {
 			return needNothing
 		}
@@ -1559,7 +1557,7 @@ func (t *State) need() need {
 
 // decideWrite returns the API request that is due.
 func (t *State) decideWrite(now Instant) Action {
-	if !t.Known() || t.api.pod == nil || t.Gone() || t.write.inflight != nil || t.api.recorded {
+	if !t.Known() || t.api.pod == nil || t.gone() || t.write.inflight != nil || t.api.recorded {
 		return Action{Wake: Never} // a status is computed from what the API has, not from a record
 	}
 	var s Action
@@ -1596,10 +1594,13 @@ func (t *State) decideWrite(now Instant) Action {
 	return s
 }
 
-// Unfinished reports whether the API lacks the final status or the deletion of a pod that has
-// stopped.
-func (t *State) Unfinished() bool {
-	return t.Stopped() && t.Known() && t.api.pod != nil && !t.Gone() && !t.api.recorded && t.api.notFoundAt == 0 && (!t.final() || t.unreleased())
+// Unfinished reports whether a lane has something to do for a pod that has stopped, also while Run
+// returns: the API lacks its final status or its deletion, or its record must say so or be removed.
+func (t *State) Unfinished(lane Lane) bool {
+	if lane == Calls {
+		return t.Known() && (t.outlived() || t.stopped() && t.unsaved())
+	}
+	return t.stopped() && t.Known() && t.api.pod != nil && !t.gone() && !t.api.recorded && t.api.notFoundAt == 0 && (!t.final() || t.unreleased())
 }
 
 // unreleased reports whether the object must be deleted once its final status is stored:
@@ -1667,7 +1668,7 @@ func (t *State) becomeRunning() { t.step(running) }
 
 // becomeForgotten records that the provider keeps nothing of the pod.
 func (t *State) becomeForgotten() {
-	if t.Stopped() {
+	if t.stopped() {
 		t.step(forgotten)
 	} else {
 		t.step(none)
@@ -1761,8 +1762,15 @@ func (t *State) unsettled() bool { return t.call.inflight != nil && t.call.infli
 // Known reports whether the provider has said whether it holds the pod.
 func (t *State) Known() bool { return t.provider.sight >= listed }
 
-// MayBeLost reports whether the pod is lost if the Lists are to be believed.
-func (t *State) MayBeLost() bool { return t.provider.sight == doubted || t.provider.sight == missed }
+// mayBeLost reports whether the pod is lost if the Lists are to be believed.
+func (t *State) mayBeLost() bool { return t.provider.sight == doubted || t.provider.sight == missed }
+
+// MayBeLost reports whether the pod is lost if the Lists are to be believed, and since when they
+// leave it out.
+func (t *State) MayBeLost() (since Instant, yes bool) { return t.provider.lostSince, t.mayBeLost() }
+
+// Evictable reports whether the API has the pod, as far as is known, and it has not stopped.
+func (t *State) Evictable() bool { return t.Seen() && !t.stopped() && !t.gone() }
 
 // Held reports whether the provider has, or may have, an instance.
 func (t *State) Held() bool {
@@ -1773,14 +1781,14 @@ func (t *State) Held() bool {
 // running reports whether Start has succeeded and the pod has not stopped since.
 func (t *State) running() bool { return t.provider.instance == running }
 
-// Stopped reports whether nothing of the pod runs, and nothing will.
-func (t *State) Stopped() bool { return t.provider.instance >= stopped }
+// stopped reports whether nothing of the pod runs, and nothing will.
+func (t *State) stopped() bool { return t.provider.instance >= stopped }
 
-// Gone reports whether the API does not have the object, as far as is known.
-func (t *State) Gone() bool { return t.api.presence != present }
+// gone reports whether the API does not have the object, as far as is known.
+func (t *State) gone() bool { return t.api.presence != present }
 
-// Missing reports whether the API must be asked whether it has the object.
-func (t *State) Missing() bool { return t.api.presence == missing }
+// missing reports whether the API must be asked whether it has the object.
+func (t *State) missing() bool { return t.api.presence == missing }
 
 // Orphan reports whether t is an instance without a pod that the API has not
 // been asked about.
@@ -1849,7 +1857,7 @@ func (t *State) Failures(lane Lane) (n int, last error) {
 }
 
 // Admitted reports whether the provider has admitted the pod, which has not stopped.
-func (t *State) Admitted() bool { return t.provider.admitted && !t.Stopped() && t.Seen() }
+func (t *State) Admitted() bool { return t.provider.admitted && !t.stopped() && t.Seen() }
 
 // Rest drops decoded versions of the pod unless a lane is using them. The driver calls it when
 // it is done with the pod.
@@ -1914,23 +1922,17 @@ func (t *State) unsaved() bool {
 		return false
 	case t.end != nil:
 		return saved.mayExist() && saved.End == nil && !t.outlived()
-	case t.Gone():
+	case t.gone():
 		return false
 	}
 	return t.running() && (!saved.Exists || saved.Generation != t.Pod().Generation) ||
-		saved.Exists && (saved.Lost != t.MayBeLost() || saved.End != nil)
+		saved.Exists && (saved.Lost != t.mayBeLost() || saved.End != nil)
 }
 
 // outlived reports whether the checkpoint may have a record that nothing needs: the pod has
 // stopped, and the API has its final status, or does not have the pod.
 func (t *State) outlived() bool {
-	return t.Stopped() && t.provider.saved.mayExist() && (t.final() || t.Gone())
-}
-
-// Unrecorded reports whether the record of a pod that has stopped must still say so, or be
-// removed.
-func (t *State) Unrecorded() bool {
-	return t.Known() && (t.outlived() || t.Stopped() && t.unsaved())
+	return t.stopped() && t.provider.saved.mayExist() && (t.final() || t.gone())
 }
 
 // unapplied reports whether the provider runs an older generation of the spec and

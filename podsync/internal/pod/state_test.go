@@ -193,11 +193,11 @@ func TestARepeatedReportIsAProof(t *testing.T) {
 	s.absent(moment(tick-10*time.Second), 90, false)
 	s.r.CompleteList = false
 	s.absent(moment(tick), 91, false)
-	if !s.MayBeLost() {
+	if !s.mayBeLost() {
 		t.Fatal("two Lists leave it out")
 	}
 	s.provider.losses, s.provider.needsInspect = 3, true
-	if _, err := s.Apply(moment(tick), &Repeated{Seq: 95}); err != nil || s.MayBeLost() || s.provider.absentAt != 0 || s.provider.needsInspect || s.provider.losses != 3 {
+	if _, err := s.Apply(moment(tick), &Repeated{Seq: 95}); err != nil || s.mayBeLost() || s.provider.absentAt != 0 || s.provider.needsInspect || s.provider.losses != 3 {
 		t.Errorf("%+v", s.provider)
 	}
 	if _, err := s.Apply(moment(tick), &Repeated{Seq: 50, FromList: true, NodeName: "n"}); err != nil || s.provider.losses != 0 || s.provider.nodeName != "n" || s.provider.seenSeq != 95 {
@@ -218,7 +218,11 @@ func TestWhatIsSuperseded(t *testing.T) {
 		"it may be of the server before": {runningPod().with(func(s *scene) { s.doubt(tick); s.api.restored = true }), false},
 		"an orphan":                      {orphanPod(runs()), false},
 	} {
-		if got := tc.scene.Supersedable(); got != tc.want {
+		before := tc.scene.api.presence
+		if _, err := tc.scene.Apply(moment(tick), Vanished{Superseded: true}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := tc.scene.api.presence != before; got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -274,8 +278,8 @@ func TestWhatWasNotMadeIsDueAgain(t *testing.T) {
 // Another pod waits for the name of an orphan.
 func TestAWantedNameMakesTheQuestionDue(t *testing.T) {
 	s := orphanPod(runs())
-	if due, suspect := s.Suspect(); due != tick+s.r.OrphanDelay || !suspect {
-		t.Fatalf("due %v", due)
+	if suspicion, suspect := s.Suspect(); suspicion.Due != tick+s.r.OrphanDelay || !suspect {
+		t.Fatalf("due %v", suspicion.Due)
 	}
 	s.suspect.at = tick + time.Hour
 	if _, err := s.Apply(moment(tick), NameWanted{}); err != nil || s.suspect.at != tick {
@@ -416,7 +420,7 @@ func TestWhatIsUnfinished(t *testing.T) {
 		"no List yet":                    {runningPod().says(exited(0, true)).with(func(s *scene) { s.provider.sight = unlisted }), false},
 		"the gate is closed":             {runningPod().says(exited(0, true)).with(func(s *scene) { s.reset(tick) }), false},
 	} {
-		if got := tc.scene.Unfinished(); got != tc.want {
+		if got := tc.scene.Unfinished(Writes); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -600,11 +604,11 @@ func TestAMissingPodIsSeenAgain(t *testing.T) {
 		return Cached(pod)
 	}
 	s := runningPod().with(func(s *scene) { s.api.cachedVersion = "10"; s.setPod(tick, Known(version(s, "30").pod)); s.doubt(tick) })
-	if s.seen(tick, Seen{Version: version(s, "20")}); !s.Missing() {
+	if s.seen(tick, Seen{Version: version(s, "20")}); !s.missing() {
 		t.Error("seen in a version from before")
 	}
 	s.suspect.goneSince = tick
-	if s.seen(tick, Seen{Version: version(s, "40")}); s.Gone() || s.suspect.goneSince != 0 {
+	if s.seen(tick, Seen{Version: version(s, "40")}); s.gone() || s.suspect.goneSince != 0 {
 		t.Error("still missing")
 	}
 }
@@ -623,8 +627,8 @@ func TestASuspectIsUnsureUntilTheAPIAnswers(t *testing.T) {
 		want   bool
 	}{{AnswerNone, true}, {AnswerForbidden, false}, {AnswerNone, true}, {AnswerGone, false}, {AnswerNone, true}, {AnswerThere, false}} {
 		s.suspectAnswered(tick, tc.answer)
-		if _, unsure := s.Suspicion(); unsure != tc.want {
-			t.Errorf("answer %d: unsure %v", tc.answer, unsure)
+		if suspicion, _ := s.Suspect(); suspicion.Unsure != tc.want {
+			t.Errorf("answer %d: unsure %v", tc.answer, suspicion.Unsure)
 		}
 	}
 }

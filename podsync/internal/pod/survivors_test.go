@@ -128,7 +128,7 @@ func TestTheReportOfAForgottenInstanceIsKept(t *testing.T) {
 func TestAKeptReportGivesWayToAnInstance(t *testing.T) {
 	s := forgottenPod().says(runs())
 	s.classify(moment(tick))
-	if report := s.report(); report == nil || report.ContainerStatuses[0].State.Running == nil || s.Stopped() {
+	if report := s.report(); report == nil || report.ContainerStatuses[0].State.Running == nil || s.stopped() {
 		t.Errorf("it runs, and the report is %+v", report)
 	}
 }
@@ -356,8 +356,8 @@ func TestWhichMissingPodsAreAskedAbout(t *testing.T) {
 		"it never ran":              {fresh(), false},
 		"its end is stored":         {ended(), false},
 	} {
-		if tc.scene.markMissing(tick); tc.scene.Missing() != tc.want || !tc.scene.Gone() {
-			t.Errorf("%s: asked: %v", name, tc.scene.Missing())
+		if tc.scene.markMissing(tick); tc.scene.missing() != tc.want || !tc.scene.gone() {
+			t.Errorf("%s: asked: %v", name, tc.scene.missing())
 		}
 		tc.scene.checked()
 	}

@@ -22,15 +22,18 @@ const (
 	suspectShare = 4
 )
 
-// Suspect reports whether the API must be asked whether the pod exists, and when.
-func (t *State) Suspect() (due Instant, yes bool) {
-	return t.suspect.at, t.Missing() || t.Orphan() && t.Held()
+// A Suspicion is what is known of a pod that may be gone from the API.
+type Suspicion struct {
+	Due       Instant // when the API must be asked
+	GoneSince Instant // when it first said that the pod is gone; 0: it did not
+	Unsure    bool    // it did not answer the last question
+	Missing   bool    // the API had the pod; else it is an orphan
 }
 
-// Suspicion returns when the API first said that the pod of the suspect is gone, 0 if it did
-// not, and whether it did not answer the last question.
-func (t *State) Suspicion() (goneSince Instant, unsure bool) {
-	return t.suspect.goneSince, t.suspect.unsure
+// Suspect reports whether the API must be asked whether the pod exists.
+func (t *State) Suspect() (s Suspicion, yes bool) {
+	s = Suspicion{Due: t.suspect.at, GoneSince: t.suspect.goneSince, Unsure: t.suspect.unsure, Missing: t.missing()}
+	return s, s.Missing || t.Orphan() && t.Held()
 }
 
 // doubt makes the pod a suspect: the API is asked whether it is gone.
@@ -51,7 +54,7 @@ func (t *State) suspectAnswered(now Instant, answer Answer) (back bool) {
 		}
 	case AnswerThere:
 		t.suspect.goneSince = 0
-		if t.Missing() {
+		if t.missing() {
 			t.api.presence = present // the informer will show it
 			return true
 		}
@@ -81,7 +84,7 @@ func (t *State) holdSuspect(now Instant) {
 // suspect is an orphan.
 func (t *State) stopSuspect(now Instant) bool {
 	t.suspect.goneSince = 0
-	if t.Missing() {
+	if t.missing() {
 		t.markDeleted(now)
 		return false
 	}
@@ -90,9 +93,6 @@ func (t *State) stopSuspect(now Instant) bool {
 	t.end.reason, t.end.grace = StopOrphaned, MinGrace
 	return true
 }
-
-// LostSince returns when Lists first left out the pod, 0 if it can't be lost.
-func (t *State) LostSince() Instant { return t.provider.lostSince }
 
 // Believed reports whether a pod that has been gone or lost since an instant is believed to be: not
 // so many are, or this one for MassHold. So many are more likely a mistake, such as an API server
