@@ -308,17 +308,24 @@ func (f *fixture) wantGrowing() {
 	}
 }
 
+// The period does not slide by the latency of the calls.
 func TestSteadyStateIsOnePUTPerRenewal(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
+		f.server.Inject(apitest.Fault{Latency: 300 * time.Millisecond})
 		f.start()
+		pass(time.Second)
 		f.wantCalls("GET POST")
+		pass(time.Minute)
 		f.server.ResetJournal()
 		pass(1000 * 10 * time.Second)
-		if n := len(f.server.Requests(puts)); n != 1000 {
-			t.Errorf("%d PUTs in 1000 intervals", n)
+		renewals := f.server.Requests(puts)
+		if n := len(f.server.Requests(apitest.Match{})); n != 1000 || len(renewals) != n {
+			t.Errorf("%d PUTs of %d requests in 1000 intervals", len(renewals), n)
 		}
-		if n := len(f.server.Requests(apitest.Match{})); n != 1000 {
-			t.Errorf("%d requests in 1000 intervals", n)
+		for i := 1; i < len(renewals); i++ {
+			if period := renewals[i].Time.Sub(renewals[i-1].Time); (period - 10*time.Second).Abs() > time.Millisecond {
+				t.Fatalf("period %d is %v", i, period)
+			}
 		}
 		f.wantGrowing()
 	})
@@ -408,35 +415,6 @@ func TestALeaseIsNotWrittenWithoutItsNode(t *testing.T) {
 	})
 }
 
-func TestNodeReturnsWithoutTrigger(t *testing.T) {
-	bubble(t, nil, func(f *fixture) {
-		apitest.Remove[*corev1.Node](f.server, "", nodeName)
-		f.start()
-		pass(time.Hour)
-		f.wantCalls("")
-		f.putNode(nodeName)
-		pass(10 * time.Second)
-		f.wantCalls("GET POST")
-	})
-}
-
-// The garbage collector is faster than Owner: the lease vanishes first.
-func TestOwnerLearnsLate(t *testing.T) {
-	bubble(t, func(f *fixture, cfg *Config) {
-		cfg.Hooks.Deleted = func(Deleted) { // as nodestatus would, by asking
-			f.owners.fail(apierrors.NewNotFound(corev1.Resource("nodes"), nodeName))
-		}
-	}, func(f *fixture) {
-		f.start()
-		pass(5 * time.Second)
-		apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
-		f.server.ResetJournal()
-		pass(time.Hour)
-		f.wantCalls("PUT GET")
-		f.wantPhase(PhaseNoOwner)
-	})
-}
-
 // Owner learns late, by asking, as nodestatus does. Until then the lease is not
 // created with the owner that is gone.
 func TestAVanishedLeaseIsHeldBackForItsOwner(t *testing.T) {
@@ -460,14 +438,6 @@ func TestAVanishedLeaseIsHeldBackForItsOwner(t *testing.T) {
 		f.wantCalls("PUT GET")
 		f.wantPhase(PhaseNoOwner)
 	})
-	bubble(t, nil, func(f *fixture) { // the Node is still there
-		vanish(f)
-		pass(900 * time.Millisecond)
-		f.wantCalls("PUT GET")
-		pass(200 * time.Millisecond)
-		f.wantCalls("PUT GET POST")
-		f.wantPhase(PhaseHeld)
-	})
 	bubble(t, nil, func(f *fixture) { // it was replaced
 		vanish(f)
 		apitest.Remove[*corev1.Node](f.server, "", nodeName)
@@ -477,11 +447,18 @@ func TestAVanishedLeaseIsHeldBackForItsOwner(t *testing.T) {
 		f.wantCalls("PUT GET POST")
 		f.wantPhase(PhaseHeld)
 	})
-	bubble(t, func(f *fixture, cfg *Config) { cfg.RenewInterval = 400 * time.Millisecond }, func(f *fixture) {
-		vanish(f)
-		pass(450 * time.Millisecond) // held back for no longer than an interval
-		f.wantCalls("PUT GET POST")
-	})
+	// The Node is still there: the lease is held back for a second, and for no longer than
+	// an interval.
+	for interval, wait := range map[time.Duration]time.Duration{10 * time.Second: time.Second, 400 * time.Millisecond: 400 * time.Millisecond} {
+		bubble(t, func(_ *fixture, cfg *Config) { cfg.RenewInterval = interval }, func(f *fixture) {
+			vanish(f)
+			pass(wait - 100*time.Millisecond)
+			f.wantCalls("PUT GET")
+			pass(150 * time.Millisecond)
+			f.wantCalls("PUT GET POST")
+			f.wantPhase(PhaseHeld)
+		})
+	}
 }
 
 func TestOwnerChanges(t *testing.T) {

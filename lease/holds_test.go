@@ -70,11 +70,16 @@ func (f *fixture) process(name string, mutate func(*Config)) (c *Controller, sto
 		mutate(&cfg)
 	}
 	c = f.new(cfg)
+	return c, f.launch(c)
+}
+
+// launch runs a controller until stop is called.
+func (f *fixture) launch(c *Controller) (stop func()) {
 	ctx, cancel := context.WithCancel(f.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
 	synctest.Wait()
-	return c, func() { cancel(); <-done }
+	return func() { cancel(); <-done }
 }
 
 func holds(c *Controller) bool { return c.Holds(context.Background(), nodeName) == nil }
@@ -182,22 +187,25 @@ func TestAProcessThatIsCutOffKnowsBeforeItIsReplaced(t *testing.T) {
 	})
 }
 
+// Other implementations take their own lease for another holder's.
 func TestARestartGoesOnWithTheLease(t *testing.T) {
-	bubble(t, func(_ *fixture, cfg *Config) { cfg.Process = "host-1" }, func(f *fixture) {
-		f.start()
-		pass(15 * time.Second)
-		f.stop() // and says nothing, as after kill -9
-		f.server.ResetJournal()
-		second, stop := f.process("host-1", nil)
-		defer stop()
-		f.wantCalls("GET PUT")
-		if !holds(second) {
-			t.Errorf("Holds = %v", second.Holds(f.Context(), nodeName))
-		}
-		if n := f.lease().Spec.LeaseTransitions; n != nil {
-			t.Errorf("%d transitions", *n)
-		}
-	})
+	for _, holder := range []string{"", "host-a"} {
+		bubble(t, func(_ *fixture, cfg *Config) { cfg.Process, cfg.HolderIdentity = "host-1", holder }, func(f *fixture) {
+			f.start()
+			pass(15 * time.Second)
+			f.stop() // and says nothing, as after kill -9
+			f.server.ResetJournal()
+			second, stop := f.process("host-1", nil)
+			defer stop()
+			f.wantCalls("GET PUT")
+			if !holds(second) {
+				t.Errorf("Holds = %v", second.Holds(f.Context(), nodeName))
+			}
+			if n := f.lease().Spec.LeaseTransitions; n != nil {
+				t.Errorf("%d transitions", *n)
+			}
+		})
+	}
 }
 
 // Two processes that differ only in their order: an old Pod of a
@@ -233,11 +241,7 @@ func (f *fixture) neighbor(pid int, live func(pid int) bool) (c *Controller, sto
 	cfg.Process, cfg.Hooks, cfg.EventRecorder = "", Hooks{}, nil
 	c = f.new(cfg)
 	c.life = kernel(pid, live)
-	ctx, cancel := context.WithCancel(f.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	synctest.Wait()
-	return c, func() { cancel(); <-done }
+	return c, f.launch(c)
 }
 
 // kernel is the kernel that a process sees, as its pid.

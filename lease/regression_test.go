@@ -6,7 +6,6 @@ package lease
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"math"
 	"net/http"
@@ -15,10 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -149,26 +146,6 @@ func TestReplacedNodeKeepsItsLease(t *testing.T) {
 	})
 }
 
-// The period does not slide by the latency of the calls.
-func TestNoDrift(t *testing.T) {
-	bubble(t, nil, func(f *fixture) {
-		f.server.Inject(apitest.Fault{Latency: 300 * time.Millisecond})
-		f.start()
-		pass(time.Minute)
-		f.server.ResetJournal()
-		pass(time.Hour)
-		tries := f.server.Requests(puts)
-		if len(tries) != 360 {
-			t.Errorf("%d renewals in an hour, want 360", len(tries))
-		}
-		for i := 1; i < len(tries); i++ {
-			if period := tries[i].Time.Sub(tries[i-1].Time); (period - 10*time.Second).Abs() > time.Millisecond {
-				t.Fatalf("period %d is %v", i, period)
-			}
-		}
-	})
-}
-
 // Durations that other implementations divide to zero.
 func TestShortDurations(t *testing.T) {
 	for _, seconds := range []int{1, 2, 3, 5} {
@@ -209,84 +186,6 @@ func TestHangIsNotRepeatedBlindly(t *testing.T) {
 		f.owners.mu.Unlock()
 		if n := len(f.server.Requests(leases)); n > asked || n > 62 {
 			t.Errorf("%d requests in ten minutes, Owner was asked %d times", n, asked)
-		}
-	})
-}
-
-// As in kops #13259: the end of Run while the Node is being deleted must not make
-// the lease again.
-func TestEndDuringDeletion(t *testing.T) {
-	for _, when := range []time.Duration{0, time.Second, 9 * time.Second} {
-		bubble(t, nil, func(f *fixture) {
-			f.start()
-			pass(time.Minute)
-			apitest.Remove[*corev1.Node](f.server, "", nodeName)
-			f.server.CollectGarbage()
-			pass(when)
-			f.stop()
-			pass(time.Minute)
-			if f.lease() != nil {
-				t.Error("the lease is back")
-			}
-		})
-	}
-}
-
-// A conflict is solved at once and not at the next interval.
-func TestConflictIsSolvedAtOnce(t *testing.T) {
-	bubble(t, nil, func(f *fixture) {
-		f.start()
-		pass(15 * time.Second)
-		for range 10 {
-			f.editLease(func(l *coordinationv1.Lease) { l.Labels = map[string]string{"at": time.Now().Format("150405")} })
-			before := f.status().LastRenewal
-			pass(10 * time.Second)
-			if got := f.status().LastRenewal.Sub(before); got != 10*time.Second {
-				t.Errorf("renewed after %v", got)
-			}
-		}
-		// Nor is a write that leaves RenewTime alone taken for a renewal.
-		if len(f.told.contended) > 0 {
-			t.Error("contended because of labels")
-		}
-	})
-}
-
-// After a restart our own lease is not foreign.
-func TestAfterARestartOurOwnLeaseIsNotForeign(t *testing.T) {
-	for _, holder := range []string{"", "host-a"} {
-		bubble(t, func(_ *fixture, cfg *Config) { cfg.HolderIdentity = holder }, func(f *fixture) {
-			f.start()
-			pass(time.Minute)
-			f.stop()
-			f.server.ResetJournal()
-			f.controller = f.new(f.controller.cfg)
-			f.start()
-			f.wantCalls("GET PUT")
-			f.wantPhase(PhaseHeld)
-		})
-	}
-}
-
-// TestARestoredLeaseOfAnEarlierStartIsOurs: the backup is older than the start of the
-// process, which took the lease of its predecessor for that of its successor.
-func TestARestoredLeaseOfAnEarlierStartIsOurs(t *testing.T) {
-	var restore func()
-	bubble(t, func(f *fixture, cfg *Config) {
-		cfg.Process = "host-1"
-		f.putLease(nodeName, time.Now(), func(l *coordinationv1.Lease) {
-			l.Annotations = map[string]string{plan.ProcessAnnotation: "host-1/earlier"}
-		})
-		restore = f.server.Backup()
-	}, func(f *fixture) {
-		f.start()
-		pass(5 * time.Minute)
-		f.wantPhase(PhaseHeld)
-		restore()
-		pass(12 * time.Second)
-		f.wantPhase(PhaseHeld)
-		if !holds(f.controller) {
-			t.Errorf("not held: %s", f.calls())
 		}
 	})
 }
@@ -348,31 +247,6 @@ func TestA404OfAProxyIsNoDeletion(t *testing.T) {
 			if err := f.controller.Holds(f.Context(), nodeName); err != nil || len(f.told.deleted) > 0 {
 				t.Fatalf("%v, deleted %v", err, f.told.deleted)
 			}
-		}
-	})
-}
-
-// A lease is always created with an owner, whatever Owner says in between.
-func TestNeverWithoutOwner(t *testing.T) {
-	bubble(t, func(f *fixture, cfg *Config) {
-		turn := 0
-		cfg.Owner = func(ctx context.Context, name string) (metav1.OwnerReference, error) {
-			switch turn++; turn % 3 {
-			case 0:
-				return metav1.OwnerReference{}, errors.New("not now")
-			case 1:
-				return metav1.OwnerReference{}, context.DeadlineExceeded
-			}
-			return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("u")}, nil
-		}
-	}, func(f *fixture) {
-		f.start()
-		for range 50 {
-			pass(20 * time.Second)
-			if l := f.lease(); l != nil && len(l.OwnerReferences) != 1 {
-				t.Fatalf("lease is %+v", l)
-			}
-			apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 		}
 	})
 }
