@@ -158,22 +158,6 @@ func testCloseDuringBoot(t *testing.T) {
 	}
 }
 
-func TestVerdictConfirms(t *testing.T) { synctest.Test(t, testVerdictConfirms) }
-func testVerdictConfirms(t *testing.T) {
-	n := proven(t, "A")
-	n.delivers("B")
-	n.restarts()
-	if err := n.c.Verdict(nil); err != nil {
-		t.Fatal(err)
-	}
-	n.is("B", isTrue, PhaseGood, ReasonGood)
-	if err := n.c.Verdict(errors.New("too late")); !errors.Is(err, ErrNoTrial) {
-		t.Errorf("a verdict on what is good: %v", err)
-	}
-	n.goes(time.Hour)
-	n.runs()
-}
-
 // TestVerdictOnDeadDisk: the roll-back is carried out although it can't be
 // written, and holds.
 func TestVerdictOnDeadDisk(t *testing.T) { synctest.Test(t, testVerdictOnDeadDisk) }

@@ -204,24 +204,14 @@ const (
 	isFalse = false
 )
 
-func TestUnassignedRunsDefault(t *testing.T) { synctest.Test(t, testUnassignedRunsDefault) }
-func testUnassignedRunsDefault(t *testing.T) {
-	n := newNode(t)
-	if n.start(); n.active.Role != RoleDefault || n.active.Trial || !n.active.Ref.Digest.IsZero() {
-		t.Errorf("%+v", n.active)
-	}
-	n.is("default", isTrue, PhaseDefault, ReasonDefault)
-	n.delivers("")
-	n.goes(24 * time.Hour)
-	n.is("default", isTrue, PhaseDefault, ReasonDefault)
-	n.runs()
-}
-
 // TestRollout is the whole way of a good configuration.
 func TestRollout(t *testing.T) { synctest.Test(t, testRollout) }
 func testRollout(t *testing.T) {
 	n := newNode(t)
-	n.start()
+	if a := n.start(); a.Role != RoleDefault || a.Trial || !a.Ref.Digest.IsZero() {
+		t.Errorf("%+v", a)
+	}
+	n.is("default", isTrue, PhaseDefault, ReasonDefault)
 	n.delivers("A")
 	if got := n.c.Status(); got.Phase != PhaseStaged || got.Reason != ReasonStaged || got.OK != isTrue || got.Assigned.Name != "test" {
 		t.Errorf("before the restart: %+v", got)
@@ -235,6 +225,11 @@ func testRollout(t *testing.T) {
 	n.is("A", isTrue, PhaseTrial, ReasonTrial)
 	n.goes(time.Second)
 	n.is("A", isTrue, PhaseGood, ReasonGood)
+	before := n.disk.Changes()
+	n.goes(30 * 24 * time.Hour)
+	if after := n.disk.Changes(); after != before { // an ancestor wrote what was good every ten seconds
+		t.Errorf("%d changes of the disk in a month", after-before)
+	}
 	n.stop(nil)
 	if n.err != nil {
 		t.Errorf("Run returned %v", n.err)
@@ -334,38 +329,6 @@ func testFallbackToLastKnownGood(t *testing.T) {
 	n.delivers("A") // the operator reverts
 	n.runs()
 	n.is("A", isTrue, PhaseGood, ReasonGood)
-}
-
-// TestSecondPromotion: the ancestor's successor panicked when one
-// last-known-good configuration followed another.
-func TestSecondPromotion(t *testing.T) { synctest.Test(t, testSecondPromotion) }
-func testSecondPromotion(t *testing.T) {
-	n := proven(t, "A")
-	n.delivers("B")
-	n.restarts()
-	n.goes(DefaultSoak)
-	n.is("B", isTrue, PhaseGood, ReasonGood)
-	r := n.c.core.Record()
-	if refOf(r.LKG).Digest != ref("B").Digest || refOf(r.Previous).Digest != ref("A").Digest {
-		t.Errorf("last known good %v, previous %v", r.LKG, r.Previous)
-	}
-}
-
-func TestUnassignClearsLastKnownGood(t *testing.T) {
-	synctest.Test(t, testUnassignClearsLastKnownGood)
-}
-func testUnassignClearsLastKnownGood(t *testing.T) {
-	n := proven(t, "A")
-	n.delivers("")
-	n.restarts()
-	n.is("default", isTrue, PhaseDefault, ReasonDefault)
-	n.delivers("B")
-	n.restarts()
-	if err := n.c.Verdict(errors.New("ill")); err != nil {
-		t.Fatal(err)
-	}
-	n.restarts()
-	n.is("default", isFalse, PhaseRolledBack, ReasonUnhealthy)
 }
 
 // TestUnassignWithoutDefault keeps what runs, because there is nothing else.

@@ -73,30 +73,13 @@ func testDeathsInDecodeAreCounted(t *testing.T) {
 	if *seen != DefaultAttempts {
 		t.Errorf("it was decoded %d times, want %d", *seen, DefaultAttempts)
 	}
-	// Others are not affected, and Forget gives it another chance.
+	// Others are not affected, and Forget gives it another chance at once, also in the
+	// process that has just rejected it.
 	n.delivers("C")
 	n.restarts()
 	n.is("C", isTrue, PhaseTrial, ReasonTrial)
-	if err := n.c.Forget(ref("B").Digest); err != nil {
-		t.Fatal(err)
-	}
 	n.delivers("B")
-	if *seen != DefaultAttempts+1 {
-		t.Errorf("it was decoded %d times after Forget, want %d", *seen, DefaultAttempts+1)
-	}
-}
-
-// TestForgetEndsTheCountOfDeaths also in the process that has just rejected it.
-func TestForgetEndsTheCountOfDeaths(t *testing.T) { synctest.Test(t, testForgetEndsTheCountOfDeaths) }
-func testForgetEndsTheCountOfDeaths(t *testing.T) {
-	n, seen := dying(t)
-	for range DefaultAttempts {
-		n.delivers("B")
-		n.kill()
-		n.start()
-	}
-	n.delivers("B")
-	n.is("A", isFalse, PhaseGood, ReasonCrashLoop)
+	n.is("C", isFalse, PhaseTrial, ReasonCrashLoop)
 	if err := n.c.Forget(ref("B").Digest); err != nil {
 		t.Fatal(err)
 	}
@@ -465,27 +448,6 @@ func testFailedPromotionIsPaced(t *testing.T) {
 	n.disk.Break(nil)
 	n.goes(storeRetry().Cap)
 	n.is("B", isTrue, PhaseGood, ReasonGood)
-}
-
-// TestStartThatWasNotMadeDoesNotCount: it was recorded, and the process stopped
-// before Apply took effect.
-func TestStartThatWasNotMadeDoesNotCount(t *testing.T) {
-	synctest.Test(t, testStartThatWasNotMadeDoesNotCount)
-}
-func testStartThatWasNotMadeDoesNotCount(t *testing.T) {
-	n := proven(t, "A")
-	n.stop(nil)
-	n.cfg.Trial.Health = func(context.Context) error { return errors.New("not called for A") }
-	n.cfg.Apply = func(ctx context.Context, _ Active[string]) error { <-ctx.Done(); return ctx.Err() }
-	n.start()
-	n.delivers("B")
-	n.stop(nil)
-	n.cfg.Apply = nil
-	n.start()
-	n.is("B", isTrue, PhaseTrial, ReasonTrial)
-	if s := n.c.Status(); s.Attempt != 1 {
-		t.Errorf("start %d, want 1", s.Attempt)
-	}
 }
 
 // TestNewerRecordWithMoreRejections is readable: a version that keeps more of them

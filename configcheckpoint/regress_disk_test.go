@@ -16,7 +16,8 @@ import (
 )
 
 // TestRolledBackStaysSoWhateverComes: a payload that is rejected and assigned
-// stays so, whatever comes to the door.
+// stays so, whatever comes to the door. The roll-back is to a configuration that was
+// promoted without a restart after it (kubernetes issue 57808).
 func TestRolledBackStaysSoWhateverComes(t *testing.T) {
 	synctest.Test(t, testRolledBackStaysSoWhateverComes)
 }
@@ -153,17 +154,23 @@ func TestDowngradeTakesTheNewestRecord(t *testing.T) {
 	}
 }
 
-// TestSigtermWhileHealthyNotCounted: a clean stop of a healthy process is not a failed start, and any
+// TestCountedStops: a clean stop of a healthy process is not a failed start, and any
 // other stop is.
-func TestSigtermWhileHealthyNotCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { testStops(t, nil, nil, 1) })
+func TestCountedStops(t *testing.T) {
+	for name, stop := range map[string]struct {
+		health, why error
+		want        int // of the next start
+	}{
+		"healthy":              {nil, nil, 1},
+		"unhealthy":            {errors.New("ill"), nil, 2},
+		"failure of the agent": {nil, errors.New("port is taken"), 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testStops(t, stop.health, stop.why, stop.want) })
+		})
+	}
 }
-func TestSigtermWhileUnhealthyCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { testStops(t, errors.New("ill"), nil, 2) })
-}
-func TestFailureOfTheAgentCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { testStops(t, nil, errors.New("port is taken"), 2) })
-}
+
 func testStops(t *testing.T, health, why error, want int) {
 	n := proven(t, "A")
 	n.cfg.Trial.Health = func(context.Context) error { return health }
@@ -236,28 +243,5 @@ func testTransitionTimeStable(t *testing.T) {
 	}
 	if grown := len(n.seen) - reports; grown != 0 {
 		t.Errorf("%d reports of no change", grown)
-	}
-}
-
-// TestReadOnlyRefusesUnproven: a trial that can't be counted is not started, because it
-// could end the process at every start.
-func TestReadOnlyRefusesUnproven(t *testing.T) { synctest.Test(t, testReadOnlyRefusesUnproven) }
-func testReadOnlyRefusesUnproven(t *testing.T) {
-	n := proven(t, "A")
-	n.delivers("B")
-	synctest.Wait()
-	n.disk.Break(errReadOnly)
-	n.restarts()
-	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
-	n.delivers("B")
-	n.delivers("C")
-	n.goes(24 * time.Hour)
-	n.runs()
-	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
-	n.disk.Break(nil)
-	n.goes(storeRetry().Cap)
-	n.restarts()
-	if n.active.Config != "C" && n.active.Config != "B" || !n.active.Trial {
-		t.Errorf("%+v", n.active)
 	}
 }

@@ -17,35 +17,6 @@ import (
 // The tests of this file and of regress_disk_test.go are named after bugs of the
 // systems before this one.
 
-// TestPromotionWithoutRestart: the last-known-good configuration was updated
-// at the next start only, so that the successor of a good one fell back past it
-// (kubernetes issue 57808).
-func TestPromotionWithoutRestart(t *testing.T) { synctest.Test(t, testPromotionWithoutRestart) }
-func testPromotionWithoutRestart(t *testing.T) {
-	n := proven(t, "A") // promoted, and the process runs on
-	n.delivers("bad 1")
-	n.runs()
-	n.is("A", isFalse, PhaseGood, ReasonDecodeFailed)
-	n.delivers("B")
-	n.restarts()
-	if err := n.c.Verdict(errors.New("ill")); err != nil {
-		t.Fatal(err)
-	}
-	n.restarts()
-	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
-}
-
-// TestLastKnownGoodIsWrittenOnce: it was rewritten every ten seconds.
-func TestLastKnownGoodIsWrittenOnce(t *testing.T) { synctest.Test(t, testLastKnownGoodIsWrittenOnce) }
-func testLastKnownGoodIsWrittenOnce(t *testing.T) {
-	n := proven(t, "A")
-	before := n.disk.Changes()
-	n.goes(30 * 24 * time.Hour)
-	if after := n.disk.Changes(); after != before {
-		t.Errorf("%d changes of the disk in a month", after-before)
-	}
-}
-
 // TestPromotesRunningNotStored: the payload on the disk was promoted, so
 // that a configuration that had never run became the last-known-good one.
 func TestPromotesRunningNotStored(t *testing.T) { synctest.Test(t, testPromotesRunningNotStored) }
@@ -64,62 +35,6 @@ func testPromotesRunningNotStored(t *testing.T) {
 	}
 	n.restarts()
 	n.is("C", isTrue, PhaseTrial, ReasonTrial)
-}
-
-// TestClockJumps: the trial was measured by the time of a file against the wall
-// clock, so that a step of the clock promoted at once or never.
-func TestClockJumps(t *testing.T) { synctest.Test(t, testClockJumps) }
-func testClockJumps(t *testing.T) {
-	n := newNode(t)
-	n.start()
-	n.delivers("A")
-	n.restarts()
-	for _, when := range []time.Time{time.Unix(0, 0), time.Date(2106, 2, 7, 0, 0, 0, 0, time.UTC)} {
-		// As a clock would have had it that was wrong by decades.
-		n.stop(nil)
-		r := n.c.core.Record()
-		a := *r.Assigned
-		a.Time = when
-		r.Assigned = &a
-		slot, err := slotOf(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.disk.Put(slotstore.SlotA, slot)
-		n.disk.Put(slotstore.SlotB, slot)
-		n.start()
-		n.goes(DefaultSoak - time.Second)
-		n.is("A", isTrue, PhaseTrial, ReasonTrial)
-	}
-	n.goes(time.Second)
-	n.is("A", isTrue, PhaseGood, ReasonGood)
-}
-
-// TestRestartDoesNotResetOrExtendTrial: the first event after each start wrote
-// the assignment again, and with it began the trial.
-func TestRestartDoesNotResetOrExtendTrial(t *testing.T) {
-	synctest.Test(t, testRestartDoesNotResetOrExtendTrial)
-}
-func testRestartDoesNotResetOrExtendTrial(t *testing.T) {
-	n := proven(t, "A")
-	n.delivers("B")
-	n.restarts()
-	for attempt := 2; attempt <= 3; attempt++ {
-		n.kill()
-		n.start()
-		before := n.disk.Changes()
-		n.delivers("B")
-		if n.disk.Changes() != before {
-			t.Error("the delivery of what runs was written")
-		}
-		if s := n.c.Status(); s.Attempt != attempt {
-			t.Errorf("start %d of %d, want %d", s.Attempt, s.Attempts, attempt)
-		}
-	}
-	n.goes(DefaultSoak - time.Second)
-	n.delivers("B")
-	n.goes(time.Second)
-	n.is("B", isTrue, PhaseGood, ReasonGood)
 }
 
 // TestCrashLoopEndsOnLastKnownGood: a configuration that validates and then
@@ -374,24 +289,6 @@ func testRetryRejected(t *testing.T, build string, retried bool) {
 	n.delivers("bad 1")
 	n.goes(time.Hour)
 	n.runs()
-}
-
-// TestTwoTriesRollBackToProven: the second of two tries took the first for its
-// roll-back target.
-func TestTwoTriesRollBackToProven(t *testing.T) { synctest.Test(t, testTwoTriesRollBackToProven) }
-func testTwoTriesRollBackToProven(t *testing.T) {
-	n := proven(t, "A")
-	n.delivers("B")
-	n.restarts()
-	n.goes(time.Minute)
-	n.delivers("C")
-	n.restarts()
-	n.is("C", isTrue, PhaseTrial, ReasonTrial)
-	if err := n.c.Verdict(errors.New("ill")); err != nil {
-		t.Fatal(err)
-	}
-	n.restarts()
-	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
 }
 
 // TestInvalidUpdateDoesNotEndTrial: any further call, even one that failed,

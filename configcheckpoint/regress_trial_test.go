@@ -94,47 +94,6 @@ func TestAStopWithoutCloseIsNoDeath(t *testing.T) {
 	})
 }
 
-// TestStopsKeepTheDeathsBefore: processes that die of an inspection are counted, also if
-// others stop in good order in between.
-func TestStopsKeepTheDeathsBefore(t *testing.T) { synctest.Test(t, testStopsKeepTheDeathsBefore) }
-func testStopsKeepTheDeathsBefore(t *testing.T) {
-	n, seen := dying(t)
-	for i := range 2*DefaultAttempts - 1 {
-		n.delivers("B")
-		if i%2 == 0 {
-			n.kill()
-		} else {
-			n.stop(nil)
-		}
-		n.start()
-	}
-	before := *seen
-	n.delivers("B")
-	n.is("A", isFalse, PhaseGood, ReasonCrashLoop)
-	if *seen != before || *seen != 2*DefaultAttempts-1 {
-		t.Errorf("decoded %d times, and %d before that", *seen, before)
-	}
-}
-
-// TestANoteAfterASilentDeathIsCountedOnce: the process after the one that died in an
-// inspection is killed as well, without an inspection of its own.
-func TestANoteAfterASilentDeathIsCountedOnce(t *testing.T) {
-	synctest.Test(t, testANoteAfterASilentDeathIsCountedOnce)
-}
-func testANoteAfterASilentDeathIsCountedOnce(t *testing.T) {
-	n, _ := dying(t)
-	n.delivers("B")
-	n.kill()
-	for range 2 * DefaultAttempts {
-		n.start()
-		n.kill()
-	}
-	n.start()
-	if got := n.c.core.Deaths(ref("B").core().Digest); got != 1 {
-		t.Errorf("%d deaths of B, want one", got)
-	}
-}
-
 // TestPowerCutsOfALongTrialAreNoCrashLoop: a configuration whose health comes and goes
 // is never promoted, and never rolled back for its health. Three power cuts, however far
 // apart, rolled it back.

@@ -132,7 +132,8 @@ func testConfigMapSource(t *testing.T) {
 	set := func(change func(*corev1.ConfigMap)) {
 		apitest.Edit(s, "kube-system", "agent", change)
 	}
-	set(func(cm *corev1.ConfigMap) { cm.Data["config.yaml"] = "B" }) // in place
+	// An edit in place was ignored, which left part of a fleet on the old content.
+	set(func(cm *corev1.ConfigMap) { cm.Data["config.yaml"] = "B" })
 	w.yields("B")
 	set(func(cm *corev1.ConfigMap) { cm.Data["config.yaml"] = "" })
 	w.yields("")
@@ -276,7 +277,7 @@ func TestARestoredServerIsReadAgain(t *testing.T) {
 }
 
 // TestMetadataOnlyEditIsIgnored: every label or annotation restarted every
-// agent of the fleet.
+// agent of the fleet, because the identity of a configuration was its object's.
 func TestMetadataOnlyEditIsIgnored(t *testing.T) { inDir(t, testMetadataOnlyEditIsIgnored) }
 func testMetadataOnlyEditIsIgnored(t *testing.T, dir string) {
 	s := apitest.New(apitest.Options{})
@@ -298,53 +299,6 @@ func testMetadataOnlyEditIsIgnored(t *testing.T, dir string) {
 	n.is("A", isTrue, configcheckpoint.PhaseGood, configcheckpoint.ReasonGood)
 	if n.record() != before {
 		t.Error("the store was written")
-	}
-}
-
-// TestInPlaceUpdate: an edit in place was ignored, which left part of the fleet
-// on the old content without end.
-func TestInPlaceUpdate(t *testing.T) { inDir(t, testInPlaceUpdate) }
-func testInPlaceUpdate(t *testing.T, dir string) {
-	s := apitest.New(apitest.Options{})
-	s.Put(agentConfig("A"))
-	n := newNode(t, s, dir)
-	n.start()
-	for _, text := range []string{"A", "B", "C", "B"} {
-		s.Put(agentConfig(text))
-		n.restarts()
-		n.is(text, isTrue, configcheckpoint.PhaseTrial, configcheckpoint.ReasonTrial)
-		n.goes(configcheckpoint.DefaultSoak)
-		n.is(text, isTrue, configcheckpoint.PhaseGood, configcheckpoint.ReasonGood)
-	}
-	s.Put(agentConfig("bad"))
-	n.goes(time.Second)
-	n.is("B", isFalse, configcheckpoint.PhaseGood, configcheckpoint.ReasonDecodeFailed)
-	s.Put(agentConfig("B"))
-	n.goes(time.Second)
-	n.is("B", isTrue, configcheckpoint.PhaseGood, configcheckpoint.ReasonGood)
-	n.runs()
-}
-
-// TestSameObjectOtherKey: the identity of a configuration was its object's.
-func TestSameObjectOtherKey(t *testing.T) { inDir(t, testSameObjectOtherKey) }
-func testSameObjectOtherKey(t *testing.T, dir string) {
-	s := apitest.New(apitest.Options{})
-	cm := agentConfig("A")
-	cm.Data["canary.yaml"], cm.Data["copy.yaml"] = "bad", "A"
-	s.Put(cm)
-	n := newNode(t, s, dir)
-	n.start()
-	n.restarts()
-	n.goes(configcheckpoint.DefaultSoak)
-	for key, want := range map[string]configcheckpoint.Reason{"canary.yaml": configcheckpoint.ReasonDecodeFailed, "copy.yaml": configcheckpoint.ReasonGood, "none.yaml": configcheckpoint.ReasonSourceFailed} {
-		n.stop(nil)
-		n.follows(s, key)
-		n.start()
-		n.goes(time.Minute)
-		n.runs()
-		if st := n.c.Status(); n.active.Config != "A" || st.Reason != want || st.Phase != configcheckpoint.PhaseGood {
-			t.Errorf("%s: runs %q, %+v", key, n.active.Config, st)
-		}
 	}
 }
 

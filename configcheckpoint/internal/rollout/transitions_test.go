@@ -103,6 +103,7 @@ func TestTransitions(t *testing.T) {
 		{"reject twice", state("B", "A", "").withRejected("1", "C", "D", "C"), "BA- !D !C"},
 		{"the oldest goes", state("A", "A", "").withRejected("1", "1", "2", "3", "4", "5"), "AA- !2 !3 !4 !5"},
 		{"but never that of the assigned", state("B", "A", "").withRejected("1", "B", "2", "3", "4", "5", "6"), "BA- !B !4 !5 !6"},
+		{"even if it never ran", reject(state("B", "A", ""), Rejection{Digest: ref("B").Digest, Build: "1", Reason: DecodeFailed, Message: "B"}).withRejected("1", "1", "2", "3", "4", "5"), "BA- !B !3 !4 !5"},
 
 		{"forget", yes(forget(state("B", "A", "").withRejected("1", "B", "C"), running("B"))), "BA- !C"},
 		{"forget what is not rejected", no(forget(state("B", "A", "").withRejected("1", "C"), running("B"))), "BA- !C"},
@@ -304,6 +305,7 @@ func TestTidy(t *testing.T) {
 		{"plain", 10, "plain"},
 		{" two\nlines\t", 20, "two lines"},
 		{"bell\a and \xff bytes\u2028", 40, "bell  and   bytes"},
+		{"a\u2028b\u2029c\x7fd\ne\xfff", 20, "a b c d e f"},
 		{"0123456789", 8, "01234..."},
 		{"日本語日本語", 10, "日本..."},
 	} {
@@ -323,15 +325,6 @@ func TestAnOverdueDecisionIsMadeAtTheNextCheck(t *testing.T) {
 				t.Errorf("%+v: the next check is in %v, want %v", s, got, want)
 			}
 		}
-	}
-}
-
-// TestRejectionOfTheAssignedStays, although the configuration was rejected before
-// it ran and there are too many others.
-func TestRejectionOfTheAssignedStays(t *testing.T) {
-	r := reject(state("B", "A", ""), Rejection{Digest: ref("B").Digest, Build: "1", Reason: DecodeFailed, Message: "B"})
-	if got := r.withRejected("1", "1", "2", "3", "4", "5").show(); got != "BA- !B !3 !4 !5" {
-		t.Error(got)
 	}
 }
 
@@ -376,14 +369,6 @@ func TestTransient(t *testing.T) {
 	for reason, want := range map[Reason]bool{StoreFull: true, StoreReadOnly: true, StoreFailed: true, DecodeFailed: false, "": false} {
 		if got := reason.Transient(); got != want {
 			t.Errorf("%q: %v", reason, got)
-		}
-	}
-}
-
-func TestControlCharactersBecomeSpaces(t *testing.T) {
-	for _, c := range []string{"\n", "\u2028", "\u2029", "\x7f", "\xff"} {
-		if got := Tidy("a"+c+"b", 10); got != "a b" {
-			t.Errorf("%q: %q", c, got)
 		}
 	}
 }
