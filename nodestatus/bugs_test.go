@@ -5,11 +5,7 @@ package nodestatus
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,93 +15,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // The tests of this file are about defects that virtual-kubelet's node controller and
 // the kubelet's have or had.
-
-// The first health check fails, or registration meets an error that passes:
-// Run goes on.
-func TestRunOutlivesAFirstFailure(t *testing.T) { synctest.Test(t, testRunOutlivesAFirstFailure) }
-
-func testRunOutlivesAFirstFailure(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	s.Inject(apitest.Fault{Match: posts, Times: 2, Status: statuserr.InternalError("starting")})
-	health := &knob[error]{value: errors.New("not up yet")}
-	w := start(t, s, Config{HealthChecks: []HealthCheck{healthCheck(health)}})
-	w.pass(2 * time.Second)
-	w.expect(3, 0, 0)
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Message != "not up yet" {
-		t.Errorf("Ready is %+v", ready)
-	}
-	health.set(nil)
-	w.pass(DefaultSyncInterval * 5 / 4) // a slot right after a round is left out
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
-		t.Errorf("Ready is %+v", ready)
-	}
-}
-
-// A health check that fails later is said, not kept silent about.
-func TestUnhealthyIsSaid(t *testing.T) { synctest.Test(t, testUnhealthyIsSaid) }
-
-func testUnhealthyIsSaid(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	health := &knob[error]{}
-	w := start(t, s, Config{HealthChecks: []HealthCheck{healthCheck(health)}})
-	w.pass(time.Hour)
-	health.set(&NotReadyError{Reason: "RuntimeDown", Message: "no answer on the socket"})
-	w.c.Trigger(node1)
-	w.pass(200 * time.Millisecond)
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Reason != "RuntimeDown" || ready.Message != "no answer on the socket" {
-		t.Errorf("Ready is %+v 200 ms after the check failed", ready)
-	}
-}
-
-// A deleted Node is not patched without end. The rest is that
-// nothing is sent while the policy waits.
-func TestNothingIsSentToADeletedNode(t *testing.T) { synctest.Test(t, testNothingIsSentToADeletedNode) }
-
-func testNothingIsSentToADeletedNode(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{OnDeleted: DeletedIdle, ReportInterval: DefaultSyncInterval})
-	apitest.Remove[*corev1.Node](s, "", node1)
-	w.pass(3 * DefaultSyncInterval)
-	w.expect(1, 0, 1)
-	for range 100 {
-		w.c.Trigger(node1)
-		w.pass(time.Minute)
-	}
-	w.expect(0, 0, 0)
-}
-
-// A provider that reports a change before the loop begins, or after it has
-// ended, is not blocked.
-
-// A heartbeat is small, and writes no annotation with the status in it.
-func TestHeartbeatIsSmall(t *testing.T) { synctest.Test(t, testHeartbeatIsSmall) }
-
-func testHeartbeatIsSmall(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{Setters: []Setter{Images(func(context.Context, string) ([]corev1.ContainerImage, error) {
-		return slices.Repeat([]corev1.ContainerImage{{Names: []string{strings.Repeat("x", 100)}, SizeBytes: 1}}, maxImages), nil
-	})}})
-	w.pass(time.Hour)
-	for _, r := range s.Requests(patches) {
-		if len(r.Body) > 1300 {
-			t.Errorf("a heartbeat of %d bytes: %s", len(r.Body), r.Body)
-		}
-		if strings.Contains(string(r.Body), "annotations") || strings.Contains(string(r.Body), "images") {
-			t.Errorf("a heartbeat with more than conditions: %s", r.Body)
-		}
-	}
-	if n := w.node().Annotations; len(n) != 1 {
-		t.Errorf("annotations are %v", n)
-	}
-}
 
 // As in virtual-kubelet #956: Unknown is written between the view that a patch is
 // made from and the patch. All of each condition is in it, so Ready is right
@@ -128,8 +43,6 @@ func testUnknownBetweenViewAndPatch(t *testing.T) {
 		}
 	}
 }
-
-// Transition times of a provider, which go backwards, are not believed.
 
 // A setter that sets a condition only leaves everything else alone.
 func TestPartialSetter(t *testing.T) { synctest.Test(t, testPartialSetter) }
@@ -218,9 +131,6 @@ func testNoEmptyStatus(t *testing.T) {
 	}
 }
 
-// A registration can end: after the Node was deleted it is registered
-// again if the policy says so, and never if it does not.
-
 // A patch that hangs ends with Run's context, at once, and every patch says
 // which object it is for.
 func TestPatchesEndWithRunAndNameTheirObject(t *testing.T) {
@@ -247,8 +157,6 @@ func testPatchesEndWithRunAndNameTheirObject(t *testing.T) {
 		t.Errorf("Run returned %v after %v", err, time.Since(begin))
 	}
 }
-
-// Events are not repeated with each try.
 
 // Registration is retried with growing, jittered pauses, and stops with Run.
 func TestRegistrationIsRetriedWithJitter(t *testing.T) {
@@ -279,85 +187,5 @@ func TestRegistrationIsRetriedWithJitter(t *testing.T) {
 	}
 	if slices.Equal(gaps[0], gaps[1]) {
 		t.Error("two nodes have the same pauses: there is no jitter")
-	}
-}
-
-// Ready is the last of our conditions, also when another one comes later,
-// and after another writer has removed one.
-func TestReadyIsLast(t *testing.T) { synctest.Test(t, testReadyIsLast) }
-
-func testReadyIsLast(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	more := &knob[bool]{}
-	w := start(t, s, Config{Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
-		if more.get() {
-			SetCondition(n, corev1.NodeCondition{Type: "Later", Status: corev1.ConditionTrue})
-		}
-		return nil
-	}}})
-	last := func() corev1.NodeConditionType {
-		conditions := w.node().Status.Conditions
-		return conditions[len(conditions)-1].Type
-	}
-	more.set(true)
-	w.c.Trigger(node1)
-	w.pass(time.Second)
-	if got := last(); got != corev1.NodeReady || len(w.node().Status.Conditions) != 5 {
-		t.Errorf("the last of %v is %s", w.node().Status.Conditions, got)
-	}
-	apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Status.Conditions = n.Status.Conditions[2:] })
-	w.c.Resync(node1)
-	w.pass(time.Second)
-	if got := last(); got != corev1.NodeReady || len(w.node().Status.Conditions) != 5 {
-		t.Errorf("the last of %v is %s", w.node().Status.Conditions, got)
-	}
-}
-
-// stripper is the transport to an API server whose admission webhook takes a
-// label out of every patch.
-type stripper struct{ next http.RoundTripper }
-
-func (s stripper) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodPatch {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return nil, err
-		}
-		body = regexp.MustCompile(`"labels":\{[^}]*\},`).ReplaceAll(body, nil)
-		r = r.Clone(r.Context())
-		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(string(body))), int64(len(body))
-	}
-	return s.next.RoundTrip(r)
-}
-
-// A webhook that undoes part of each write is answered once, then with each
-// report; not every ten seconds.
-func TestWebhookThatUndoesAWrite(t *testing.T) { synctest.Test(t, testWebhook) }
-
-func testWebhook(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	restConfig := s.Config(apitest.NodeUser(node1))
-	restConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return stripper{next} })
-	client, err := kubernetes.NewForConfig(restConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	zone := &knob[string]{value: "a"}
-	w := start(t, s, Config{Client: client.CoreV1(), NodeCredentials: true, Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
-		n.Labels["zone"] = zone.get()
-		return nil
-	}}})
-	watch(t, w.c, s.Client(apitest.NodeUser(node1)))
-	s.ResetJournal()
-	zone.set("b")
-	w.c.Trigger(node1)
-	w.pass(time.Hour)
-	// Two for the change, two for each report; the time to the next report is
-	// drawn again after each, and is half of the interval at least.
-	if n := len(s.Requests(patches)); n < 12 || n > 2+2*24 {
-		t.Errorf("%d patches in an hour", n)
-	}
-	if w.node().Labels["zone"] != "a" {
-		t.Error("the webhook did not strip the label")
 	}
 }

@@ -156,55 +156,23 @@ func testASetterThatFailsKeepsItsLastValues(t *testing.T) {
 	}
 }
 
-// A setter that has never worked leaves the node registered but not Ready.
-func TestASetterThatFailsFromTheStart(t *testing.T) {
-	synctest.Test(t, testASetterThatFailsFromTheStart)
-}
-
-func testASetterThatFailsFromTheStart(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	failing := &knob[error]{value: errors.New("no disk")}
-	w := start(t, s, Config{Setters: []Setter{func(context.Context, *corev1.Node) error { return failing.get() }}})
-	w.pass(DefaultGracePeriod + DefaultSyncInterval)
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Reason != ReasonSetterFailed || ready.Message != "Setters[0]: no disk" {
-		t.Errorf("Ready is %+v", ready)
-	}
-	w.expect(1, 1, 0)
-	failing.set(nil)
-	w.pass(10 * time.Second)
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
-		t.Errorf("Ready is %+v", ready)
-	}
-	failing.set(errors.New("again"))
-	w.pass(time.Minute)
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
-		t.Errorf("Ready is %+v after a failure of what has worked before", ready)
-	}
-}
-
 // A check that hangs makes Ready False within its timeout, closes the lease's
 // gate after three rounds, and opens it again when it returns.
 func TestACheckThatHangsMakesTheNodeNotReady(t *testing.T) {
-	for name, cfg := range map[string]func(hang func(context.Context)) Config{
-		"HealthCheck": func(hang func(context.Context)) Config {
-			return Config{HealthChecks: []HealthCheck{func(ctx context.Context, _ string) error { hang(ctx); return nil }}}
-		},
-	} {
-		for _, deaf := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/deaf=%v", name, deaf), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { testACheckThatHangs(t, deaf, cfg) })
-			})
-		}
+	for _, deaf := range []bool{false, true} {
+		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testACheckThatHangs(t, deaf) })
+		})
 	}
 }
 
-func testACheckThatHangs(t *testing.T, deaf bool, config func(hang func(context.Context)) Config) {
+func testACheckThatHangs(t *testing.T, deaf bool) {
 	s := apitest.New(apitest.Options{})
 	release := make(chan struct{})
 	hanging, calls := &knob[bool]{}, &knob[int]{}
-	w := start(t, s, config(func(ctx context.Context) {
+	w := start(t, s, Config{HealthChecks: []HealthCheck{func(ctx context.Context, _ string) error {
 		if !hanging.get() {
-			return
+			return nil
 		}
 		calls.set(calls.get() + 1)
 		done := ctx.Done()
@@ -215,7 +183,8 @@ func testACheckThatHangs(t *testing.T, deaf bool, config func(hang func(context.
 		case <-done:
 		case <-release:
 		}
-	}))
+		return nil
+	}}})
 	t.Cleanup(sync.OnceFunc(func() {
 		select {
 		case <-release:
@@ -234,7 +203,7 @@ func testACheckThatHangs(t *testing.T, deaf bool, config func(hang func(context.
 	w.c.Trigger(node1)
 	w.pass(functionTimeout + 200*time.Millisecond)
 	ready := w.condition(corev1.NodeReady)
-	if ready.Status != corev1.ConditionFalse || ready.Reason != ReasonSetterTimeout && ready.Reason != ReasonHealthCheckTimeout {
+	if ready.Status != corev1.ConditionFalse || ready.Reason != ReasonHealthCheckTimeout {
 		t.Errorf("Ready is %+v after the timeout", ready)
 	}
 	if err := w.c.Live(t.Context(), node1); err != nil {
@@ -446,33 +415,6 @@ func testAReplacedNodeIsAdopted(t *testing.T) {
 	}
 	if ref, err := w.c.OwnerReference(t.Context(), node1); err != nil || ref.UID != other {
 		t.Errorf("OwnerReference = %v, %v", ref, err)
-	}
-}
-
-// Two internal addresses that change places, and become one.
-func TestAddressesThatChangePlaces(t *testing.T) { synctest.Test(t, testAddressesThatChangePlaces) }
-
-func testAddressesThatChangePlaces(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	internal := func(ips ...string) []corev1.NodeAddress {
-		var list []corev1.NodeAddress
-		for _, ip := range ips {
-			list = append(list, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
-		}
-		return append(list, corev1.NodeAddress{Type: corev1.NodeHostName, Address: node1})
-	}
-	addresses := &knob[[]corev1.NodeAddress]{value: internal("10.0.0.1", "fd00::1")}
-	w := start(t, s, Config{Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
-		n.Status.Addresses = addresses.get()
-		return nil
-	}}})
-	for _, next := range [][]corev1.NodeAddress{internal("fd00::1", "10.0.0.1"), internal("10.0.0.2"), internal(), nil, internal("10.0.0.3", "10.0.0.4")} {
-		addresses.set(next)
-		w.c.Trigger(node1)
-		w.pass(time.Second)
-		if diff := cmp.Diff(next, w.node().Status.Addresses); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
 	}
 }
 

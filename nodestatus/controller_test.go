@@ -6,6 +6,8 @@ package nodestatus
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,16 +188,24 @@ func TestAnUnchangedHourIsTwelvePatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { testUnchangedHours(t, hours) })
 }
 
-// An unchanged hour is twelve patches, give or take one, and no read.
+// An unchanged hour is twelve patches, give or take one, and no read. A patch is small, and
+// has no list of images and no annotation with the status in it.
 func testUnchangedHours(t *testing.T, hours int) {
 	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{})
+	w := start(t, s, Config{Setters: []Setter{Images(func(context.Context, string) ([]corev1.ContainerImage, error) {
+		return slices.Repeat([]corev1.ContainerImage{{Names: []string{strings.Repeat("x", 100)}, SizeBytes: 1}}, maxImages), nil
+	})}})
 	w.expect(1, 0, 0)
 	for range hours {
 		w.pass(time.Hour)
 		n := len(s.Requests(patches))
 		if n < 11 || n > 13 {
 			t.Errorf("%d patches in an unchanged hour, want 12±1", n)
+		}
+		for _, r := range s.Requests(patches) {
+			if body := string(r.Body); len(body) > 1300 || strings.Contains(body, "annotations") || strings.Contains(body, "images") {
+				t.Errorf("a heartbeat of %d bytes: %s", len(body), body)
+			}
 		}
 		w.expect(0, 0, n)
 	}

@@ -124,37 +124,6 @@ func testOutage(t *testing.T, fault apitest.Fault, length time.Duration) {
 	}
 }
 
-// A health check that is well again before the loss of an answer is noticed changes
-// nothing for the node, but the API server has the status in between.
-func TestALostAnswerLeavesNoOldStatus(t *testing.T) {
-	for name, run := range map[string]func(*testing.T, *apitest.Server, Config) *world{"Watch": watching, "NoWatch": start} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testALostAnswer(t, run) })
-		})
-	}
-}
-
-func testALostAnswer(t *testing.T, run func(*testing.T, *apitest.Server, Config) *world) {
-	s := apitest.New(apitest.Options{})
-	health := &knob[error]{}
-	w := run(t, s, Config{HealthChecks: []HealthCheck{healthCheck(health)}})
-	w.pass(time.Minute)
-	restore := s.Inject(apitest.Fault{Match: patches, LoseResponse: true})
-	health.set(errors.New("down"))
-	w.c.Trigger(node1)
-	w.pass(50 * time.Millisecond)
-	health.set(nil)
-	restore()
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse {
-		t.Fatalf("Ready is %+v, want that the write was stored", ready)
-	}
-	at := time.Now().Truncate(time.Second)
-	w.pass(DefaultSyncInterval)
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue || ready.LastTransitionTime.Time.Before(at) {
-		t.Errorf("Ready is %+v after a round in which all checks passed", ready)
-	}
-}
-
 // heartbeats plays the lease controller: while Live lets it, it renews.
 func heartbeats(t *testing.T, s *apitest.Server, c *Controller) {
 	client := s.Client(apitest.NodeUser(node1)).CoordinationV1().Leases(corev1.NamespaceNodeLease)

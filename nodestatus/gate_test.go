@@ -6,13 +6,11 @@ package nodestatus
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
@@ -139,70 +137,6 @@ func TestTheGateIsAskedRightBeforeAWrite(t *testing.T) {
 		w.pass(10 * time.Second)
 		w.expect(0, 1, 1) // the whole status, as it was asked for
 	})
-}
-
-func TestANodeThatIsDeletedWhileTheGateIsClosedIsNoticed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := apitest.New(apitest.Options{})
-		closed := &knob[error]{value: errWaiting}
-		w := start(t, s, Config{Gate: gate(closed)})
-		w.expect(1, 0, 0)
-		apitest.Remove[*corev1.Node](s, "", node1)
-		w.c.Resync(node1)
-		w.pass(time.Second)
-		w.expect(0, 1, 0)
-		select {
-		case <-w.done:
-		default:
-			t.Fatal("Run goes on")
-		}
-		if !errors.Is(w.err, ErrNodeDeleted) {
-			t.Errorf("Run = %v", w.err)
-		}
-	})
-}
-
-// The process that the gate has let write before may have added a field after this one
-// has read the Node. If this one does not set the field, it removes it.
-func TestWhatTheOtherProcessWroteSinceIsRemoved(t *testing.T) {
-	for name, run := range map[string]func(*testing.T, *apitest.Server, Config) *world{"Watch": watching, "NoWatch": start} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testTakeover(t, run) })
-		})
-	}
-}
-
-func testTakeover(t *testing.T, run func(*testing.T, *apitest.Server, Config) *world) {
-	s := apitest.New(apitest.Options{ManagedFields: true})
-	gpus := &knob[bool]{}
-	active := start(t, s, Config{Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
-		if gpus.get() {
-			n.Labels["example.com/gpu"] = "a100"
-			n.Status.Capacity["example.com/gpu"] = resource.MustParse("8")
-			SetCondition(n, corev1.NodeCondition{Type: "GPUBroken", Status: corev1.ConditionTrue})
-		}
-		return nil
-	}}})
-	active.pass(time.Minute)
-	closed := &knob[error]{value: errWaiting}
-	standby := run(t, s, Config{Gate: gate(closed)})
-	standby.pass(time.Minute)
-	gpus.set(true)
-	active.pass(time.Minute)
-	if err := active.stop(); err != nil {
-		t.Fatal(err)
-	}
-	if standby.node().Labels["example.com/gpu"] == "" {
-		t.Fatal("the other process has not set the label")
-	}
-	closed.set(nil)
-	standby.pass(DefaultSyncInterval)
-	n := standby.node()
-	_, label := n.Labels["example.com/gpu"]
-	_, capacity := n.Status.Capacity["example.com/gpu"]
-	if label || capacity || slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "GPUBroken" }) {
-		t.Errorf("after the gate opened the Node has labels %v, capacity %v and conditions %+v", n.Labels, n.Status.Capacity, n.Status.Conditions)
-	}
 }
 
 // Gates that hang silence no other node, and what a well node says stays true. A node whose

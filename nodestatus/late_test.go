@@ -14,11 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // Rounds don't wait for the API server: many nodes whose writes hang stay alive, and
@@ -153,24 +151,6 @@ func TestASlowSetterDoesNotMakeARestartedNodeNotReady(t *testing.T) {
 	})
 }
 
-// cloud returns setters of which the first is late, and returns before the round ends.
-// With ten setters, each has a second.
-func cloud(takes time.Duration) []Setter {
-	setters := make([]Setter, 10)
-	for i := range setters {
-		setters[i] = func(context.Context, *corev1.Node) error { return nil }
-	}
-	setters[0] = func(_ context.Context, n *corev1.Node) error {
-		time.Sleep(takes)
-		n.Labels["topology.kubernetes.io/zone"] = "z1"
-		n.Spec.ProviderID = "example://cloud"
-		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "example.com/uninitialized", Effect: corev1.TaintEffectNoSchedule})
-		return nil
-	}
-	setters[1] = func(context.Context, *corev1.Node) error { time.Sleep(takes / 2); return nil }
-	return setters
-}
-
 // A setter that is late by its share of the time of a round costs no further round, and
 // two of them don't wake each other.
 func TestLateSettersRunOnceAnInterval(t *testing.T) {
@@ -215,42 +195,6 @@ func TestLateSettersRunOnceAnInterval(t *testing.T) {
 	}
 }
 
-// What a setter sets of the spec takes effect in the creation only.
-func TestACreationHasTheValuesOfALateSetter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := apitest.New(apitest.Options{})
-		node := template()
-		node.Spec.ProviderID = ""
-		w := start(t, s, Config{Template: node, Setters: cloud(1500 * time.Millisecond)})
-		w.pass(30 * time.Second)
-		n := w.node() // with a taint of the API server's
-		if n.Spec.ProviderID == "" || len(n.Spec.Taints) < 3 || n.Labels["topology.kubernetes.io/zone"] == "" {
-			t.Errorf("the Node has labels %v and spec %+v", n.Labels, n.Spec)
-		}
-	})
-}
-
-func TestARestartRemovesNoValueOfALateSetter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := apitest.New(apitest.Options{ManagedFields: true})
-		first := start(t, s, Config{Setters: cloud(0)})
-		first.pass(time.Minute)
-		if err := first.stop(); err != nil {
-			t.Fatal(err)
-		}
-		w := start(t, s, Config{Setters: cloud(1500 * time.Millisecond)})
-		for range 200 {
-			w.pass(50 * time.Millisecond)
-			if w.node().Labels["topology.kubernetes.io/zone"] == "" {
-				t.Fatal("the label was removed")
-			}
-		}
-		if status, _ := w.c.Status(node1); status.LastWrite.IsZero() {
-			t.Error("the Node was not written")
-		}
-	})
-}
-
 // One that fails for longer than GracePeriod must be reported.
 func TestASetterThatFailsAfterARestartIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -276,34 +220,6 @@ func TestASetterThatFailsAfterARestartIsReported(t *testing.T) {
 		}
 		if got := w.node().Status.Capacity["example.com/gpu"]; got.Value() != 8 {
 			t.Errorf("%v GPUs: what the setter does not know was taken away", got)
-		}
-	})
-}
-
-func TestASetterThatPanicsIsASetterThatFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := apitest.New(apitest.Options{})
-		broken := &knob[bool]{}
-		var failed notes[SetterFailed]
-		panics := func() {
-			if broken.get() {
-				panic("out of cheese")
-			}
-		}
-		w := start(t, s, Config{
-			Setters:      []Setter{func(context.Context, *corev1.Node) error { panics(); return nil }},
-			HealthChecks: []HealthCheck{func(context.Context, string) error { panics(); return nil }},
-			Hooks:        Hooks{SetterFailed: failed.add},
-		})
-		broken.set(true)
-		w.c.Trigger(node1)
-		w.pass(time.Second)
-		n := failed.get()
-		if len(n) != 2 || !strings.Contains(n[0].Err.Error(), "panic in Setters[0]: out of cheese") || !strings.Contains(n[1].Err.Error(), "panic in HealthChecks[0]") {
-			t.Errorf("failures: %+v", n)
-		}
-		if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse {
-			t.Errorf("Ready is %+v", ready)
 		}
 	})
 }
@@ -369,16 +285,4 @@ func TestInvalidPartsAreLeftOutOfTheStatus(t *testing.T) {
 			t.Errorf("%d events, want one", found)
 		}
 	})
-}
-
-func TestTaintsThatTheAPIServerRefusesAreLeftOut(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}}
-	good := corev1.Taint{Key: "a", Effect: corev1.TaintEffectNoSchedule}
-	node.Spec.Taints = []corev1.Taint{good, good, {Key: "a", Effect: "Never"}, {Key: "no key!", Effect: corev1.TaintEffectNoExecute}, {Key: "b", Value: "no value!", Effect: corev1.TaintEffectNoExecute}}
-	if problems := status.DropInvalid(node, false); len(problems) != 4 {
-		t.Errorf("problems: %q", problems)
-	}
-	if diff := cmp.Diff([]corev1.Taint{good}, node.Spec.Taints); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
 }

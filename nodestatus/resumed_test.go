@@ -21,61 +21,52 @@ import (
 // A Node that takes the place of one that was registered, and is deleted before
 // it could be adopted, was deleted by another client like any other: OnDeleted
 // decides, and under DeletedExit it must not be created.
-func TestDeletedWhileAdoptedExit(t *testing.T) { synctest.Test(t, testDeletedWhileAdoptedExit) }
-
-func testDeletedWhileAdoptedExit(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{})
-	w.replaceAndDelete()
-	select {
-	case <-w.done:
-	default:
-		t.Fatal("Run goes on after the Node was deleted")
-	}
-	if !errors.Is(w.err, ErrNodeDeleted) {
-		t.Errorf("Run = %v, want ErrNodeDeleted", w.err)
-	}
-	if n := len(s.Requests(posts)); n != 0 {
-		t.Errorf("%d creates of a Node that somebody has deleted", n)
+func TestDeletedWhileAdopted(t *testing.T) {
+	for policy, creates := range map[DeletedPolicy]int{DeletedExit: 0, DeletedIdle: 0, DeletedReregister: 1} {
+		t.Run(policy.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testDeletedWhileAdopted(t, policy, creates) })
+		})
 	}
 }
 
-func TestDeletedWhileAdoptedIdle(t *testing.T) { synctest.Test(t, testDeletedWhileAdoptedIdle) }
-
-func testDeletedWhileAdoptedIdle(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{OnDeleted: DeletedIdle})
-	apitest.Remove[*corev1.Node](s, "", node1)
-	w.c.Resync(node1)
-	w.pass(time.Second)
-	w.replaceAndDelete()
-	if n := len(s.Requests(posts)); n != 0 {
-		t.Errorf("%d creates of a Node that somebody has deleted", n)
-	}
-	if status, _ := w.c.Status(node1); status.Phase != PhaseDeleted {
-		t.Errorf("the status is %+v", status)
-	}
-	s.ResetJournal()
-	w.pass(time.Hour)
-	w.expect(0, 0, 0)
-}
-
-func TestDeletedWhileAdoptedReregister(t *testing.T) {
-	synctest.Test(t, testDeletedWhileAdoptedReregister)
-}
-
-func testDeletedWhileAdoptedReregister(t *testing.T) {
+func testDeletedWhileAdopted(t *testing.T, policy DeletedPolicy, creates int) {
 	s := apitest.New(apitest.Options{})
 	var deleted notes[Deleted]
-	w := start(t, s, Config{OnDeleted: DeletedReregister, Hooks: Hooks{Deleted: deleted.add}})
+	w := start(t, s, Config{OnDeleted: policy, Hooks: Hooks{Deleted: deleted.add}})
+	want := 1 // deletions
+	if policy == DeletedIdle {
+		apitest.Remove[*corev1.Node](s, "", node1)
+		w.c.Resync(node1)
+		w.pass(time.Second)
+		want++
+	}
 	w.replaceAndDelete()
-	if n := len(s.Requests(posts)); n != 1 {
-		t.Errorf("%d creates, want 1", n)
+	if n := len(s.Requests(posts)); n != creates {
+		t.Errorf("%d creates, want %d", n, creates)
 	}
-	if told := deleted.get(); len(told) != 1 {
-		t.Errorf("the hook was told %+v, want one deletion", told)
+	if told := deleted.get(); len(told) != want {
+		t.Errorf("the hook was told %+v, want %d deletions", told, want)
 	}
-	w.node()
+	switch policy {
+	case DeletedExit:
+		select {
+		case <-w.done:
+		default:
+			t.Fatal("Run goes on after the Node was deleted")
+		}
+		if !errors.Is(w.err, ErrNodeDeleted) {
+			t.Errorf("Run = %v, want ErrNodeDeleted", w.err)
+		}
+	case DeletedIdle:
+		if status, _ := w.c.Status(node1); status.Phase != PhaseDeleted {
+			t.Errorf("the status is %+v", status)
+		}
+		s.ResetJournal()
+		w.pass(time.Hour)
+		w.expect(0, 0, 0)
+	case DeletedReregister:
+		w.node()
+	}
 }
 
 // replaceAndDelete replaces the Node while its status can't be written, and

@@ -73,6 +73,8 @@ func TestTaintsThatMustBeThereAreAddedAgain(t *testing.T) {
 	})
 }
 
+// A taint is written to the Node itself. With the manager of the creation a later process
+// would take the status of an installer's Node for that of an earlier process.
 func TestAnAdoptedNodeGetsTheTaintsThatMustBeThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
@@ -84,6 +86,11 @@ func TestAnAdoptedNodeGetsTheTaintsThatMustBeThere(t *testing.T) {
 		want := []string{"example.com/admin:NoExecute", "example.com/dedicated=gpu:NoSchedule"}
 		if got := taints(w.node()); !slices.Equal(got, want) {
 			t.Errorf("taints are %v, want %v", got, want)
+		}
+		for _, r := range s.Requests(taintPatches) {
+			if r.Query == "fieldManager="+fieldManager {
+				t.Errorf("taints are written as %v", r)
+			}
 		}
 	})
 }
@@ -118,21 +125,6 @@ func TestRefusedTaintsDoNotHoldUpTheStatus(t *testing.T) {
 		}
 		if err := w.c.Live(t.Context(), node1); err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-// Without an informer of the program the controller's own watch shows the loss.
-func TestTaintsAreSeenToGoWithoutAnInformer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := apitest.New(apitest.Options{})
-		w := watching(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), KeepTaints: []corev1.Taint{kept}})
-		w.pass(time.Minute)
-		apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{foreign} })
-		w.pass(DefaultSyncInterval)
-		want := []string{"example.com/admin:NoExecute", "example.com/dedicated=gpu:NoSchedule"}
-		if got := taints(w.node()); !slices.Equal(got, want) {
-			t.Errorf("taints are %v, want %v", got, want)
 		}
 	})
 }

@@ -157,66 +157,6 @@ func testASecondWriter(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// The same without an informer: the next report or Resync sets it right, and
-// what Resync writes is dated right.
-func TestASecondWriterWithoutAnInformer(t *testing.T) {
-	synctest.Test(t, testASecondWriterWithoutAnInformer)
-}
-
-func testASecondWriterWithoutAnInformer(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{})
-	w.pass(time.Hour)
-	s.ResetJournal()
-	unknown(s)
-	at := time.Now().Truncate(time.Second)
-	w.c.Resync(node1)
-	w.pass(200 * time.Millisecond)
-	w.expect(0, 1, 1)
-	for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
-		if c := w.condition(kind); c.Status == corev1.ConditionUnknown || c.LastTransitionTime.Time.Before(at) {
-			t.Errorf("%s is %+v after Resync at %v", kind, c, at)
-		}
-	}
-	unknown(s)
-	w.pass(DefaultReportInterval*3/2 + DefaultSyncInterval)
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
-		t.Errorf("Ready is %+v after the next report", ready)
-	}
-	if n := len(s.Requests(gets)); n != 0 {
-		t.Errorf("%d reads", n)
-	}
-}
-
-// Transition times alone: whatever a setter claims, and over the clock's course.
-func TestTransitionTimesNeverGoBack(t *testing.T) { synctest.Test(t, testTransitionTimesNeverGoBack) }
-
-func testTransitionTimesNeverGoBack(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	fit := &knob[corev1.ConditionStatus]{value: corev1.ConditionTrue}
-	w := start(t, s, Config{Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
-		SetCondition(n, corev1.NodeCondition{Type: "Fit", Status: fit.get(), LastTransitionTime: metav1.NewTime(time.Unix(0, 0)), LastHeartbeatTime: metav1.NewTime(time.Unix(0, 0))})
-		return nil
-	}}})
-	changed := time.Now().Truncate(time.Second)
-	for _, status := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionFalse, corev1.ConditionUnknown, corev1.ConditionTrue} {
-		if fit.get() != status {
-			changed = time.Now().Truncate(time.Second)
-			fit.set(status)
-		}
-		w.c.Trigger(node1)
-		w.pass(time.Second)
-		c := w.condition("Fit")
-		if c.Status != status || c.LastTransitionTime.Time.Before(changed) || c.LastTransitionTime.Time.After(changed.Add(time.Second)) {
-			t.Errorf("%+v, want %s since %v", c, status, changed)
-		}
-		w.pass(20 * time.Minute)
-		if got := w.condition("Fit"); !got.LastTransitionTime.Equal(&c.LastTransitionTime) {
-			t.Errorf("the transition moved to %v by itself", got.LastTransitionTime)
-		}
-	}
-}
-
 // A writer that undoes our writes, every time, is answered once an interval.
 func TestFightIsSlow(t *testing.T) { synctest.Test(t, testFightIsSlow) }
 

@@ -231,17 +231,6 @@ func TestFractionsOfResources(t *testing.T) {
 	}
 }
 
-// What the API server would refuse is left out by its own rule.
-func TestInvalidKeysAndValuesAreLeftOut(t *testing.T) {
-	node := template()
-	node.Annotations = map[string]string{"no key!": "x", "Example.com/Fine": "y"}
-	node.Spec.Taints = []corev1.Taint{{Key: "a", Value: "no value!", Effect: corev1.TaintEffectNoSchedule}, {Key: "b", Value: "v", Effect: corev1.TaintEffectNoSchedule}}
-	problems := DropInvalid(node, false)
-	if len(problems) != 2 || len(node.Annotations) != 1 || len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != "b" {
-		t.Errorf("problems %q, annotations %v, taints %v", problems, node.Annotations, node.Spec.Taints)
-	}
-}
-
 // A patch has a resourceVersion if it is for one version of the Node.
 func TestAPatchHasTheVersionItIsFor(t *testing.T) {
 	for version, want := range map[string]bool{"": false, "7": true} {
@@ -419,14 +408,6 @@ func TestAReadIsTheView(t *testing.T) {
 	}
 }
 
-// The entry of a whole struct names no part.
-func TestTheEntryOfAStructIsNoPart(t *testing.T) {
-	former := formerOwnership(left(managed(fieldManager, "status", `{"f:status":{".":{},"f:images":{},"f:phase":{}}}`)))
-	if !former.Equal(ownership{"images": {}}) {
-		t.Errorf("%v", former)
-	}
-}
-
 // An event does not make a read superfluous that was asked for.
 func TestAnEventDoesNotReplaceARead(t *testing.T) {
 	w := story(t, "rules setter", "at 1s", "round a", "sent", "created", "asked", "edit theirs=x", "event")
@@ -479,20 +460,5 @@ func TestFigures(t *testing.T) {
 	f := w.state.Figures()
 	if f.Err == nil || f.Failures != 1 || f.LastRound != 5*time.Second || f.LastWrite != 2*time.Second || !f.Closed || f.LateRounds != 1 {
 		t.Errorf("%+v", f)
-	}
-}
-
-// Entries that can't be read say nothing of what an earlier process has written.
-func TestAnEntryThatIsNotKnownSaysNothing(t *testing.T) {
-	known := managed(fieldManager, "status", `{"f:status":{"f:images":{}}}`)
-	for name, edit := range map[string]func(e *metav1.ManagedFieldsEntry){
-		"without fields": func(e *metav1.ManagedFieldsEntry) { e.FieldsV1 = nil },
-		"another type":   func(e *metav1.ManagedFieldsEntry) { e.FieldsType = "FieldsV9" },
-		"no JSON":        func(e *metav1.ManagedFieldsEntry) { e.FieldsV1 = metav1.NewFieldsV1("x") },
-	} {
-		entry := known
-		if edit(&entry); formerOwnership(left(known, entry)) != nil {
-			t.Errorf("%s: something is ours", name)
-		}
 	}
 }

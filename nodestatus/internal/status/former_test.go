@@ -82,6 +82,12 @@ func TestFormerOwnership(t *testing.T) {
 	unreadable := managed("other", "", `{`)
 	foreignCreation := entryOfCreation
 	foreignCreation.Manager = "kubectl"
+	metadata := managed(fieldManager, "status", `{"f:metadata":{"f:labels":{"f:example.com/pool":{}},"f:annotations":{"f:example.com/old":{}}},"f:spec":{"f:taints":{}}}`)
+	installer := managed("installer", "", `{"f:metadata":{"f:labels":{"f:a":{}}}}`)
+	patched := managed(fieldManager, "status", `{"f:status":{"f:conditions":{"k:{\"type\":\"Mine\"}":{"f:lastHeartbeatTime":{},"f:status":{}},"k:{\"type\":\"Theirs\"}":{"f:status":{},"f:reason":{}}}}}`)
+	images := managed(fieldManager, "status", `{"f:status":{".":{},"f:images":{},"f:phase":{}}}`)
+	noFields, noType, noJSON := images, images, images
+	noFields.FieldsV1, noType.FieldsType, noJSON.FieldsV1 = nil, "FieldsV9", metav1.NewFieldsV1("x")
 	takenOver := managed("other", "status", `{"f:status":{"f:conditions":{"k:{\"type\":\"ExampleOld\"}":{"f:lastHeartbeatTime":{}}}}}`)
 	for _, tc := range []struct {
 		name    string
@@ -95,6 +101,13 @@ func TestFormerOwnership(t *testing.T) {
 		{"created, and no field that only a creation writes", []metav1.ManagedFieldsEntry{managed(fieldManager, "", `{"f:metadata":{"f:labels":{}},"f:spec":{}}`)}, none},
 		{"one entry can't be read", []metav1.ManagedFieldsEntry{entryOfCreation, unreadable}, none},
 		{"a condition that another client has written last", []metav1.ManagedFieldsEntry{foreignCreation, takenOver, entryOfOthers}, none},
+		{"updates of the status, which write metadata too", []metav1.ManagedFieldsEntry{metadata}, "annotations/example.com/old labels/example.com/pool"},
+		{"an installer's", []metav1.ManagedFieldsEntry{installer}, none},
+		{"a condition of which another client has written the heartbeat", []metav1.ManagedFieldsEntry{patched}, "conditions/Mine"},
+		{"the entry of a whole struct is no part", []metav1.ManagedFieldsEntry{images}, "images"},
+		{"one without fields", []metav1.ManagedFieldsEntry{images, noFields}, none},
+		{"one of another type", []metav1.ManagedFieldsEntry{images, noType}, none},
+		{"one that is no JSON", []metav1.ManagedFieldsEntry{images, noJSON}, none},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			former := formerOwnership(left(tc.entries...))
@@ -102,5 +115,11 @@ func TestFormerOwnership(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+	// Each part of what only a creation writes is a sign of one.
+	for _, fields := range []string{`{"f:metadata":{"f:labels":{"f:a":{}}}}`, `{"f:metadata":{"f:annotations":{"f:a":{}}}}`, `{"f:spec":{"f:taints":{}}}`} {
+		if former := formerOwnership(left(managed(fieldManager, "", fields))); !former.Has("images") {
+			t.Errorf("%s: the status of the creation is another client's", fields)
+		}
 	}
 }

@@ -10,12 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // A client may have written an amount with another text or unit.
@@ -27,36 +25,6 @@ func TestAnAmountInOtherWordsIsNoDifference(t *testing.T) {
 		if d := compare(said(nil), shown, nil); (len(d) == 0) != same {
 			t.Errorf("%s: difference %+v", text, d)
 		}
-	}
-}
-
-// An earlier process is the creator only if it has written the Node itself: updates of
-// the status subresource write metadata too.
-func TestAnUpdateOfTheStatusIsNoCreation(t *testing.T) {
-	node := left(managed(fieldManager, "status", `{"f:metadata":{"f:labels":{"f:example.com/pool":{}},"f:annotations":{"f:example.com/old":{}}},"f:spec":{"f:taints":{}}}`))
-	former := formerOwnership(node)
-	if got, want := strings.Join(sets.List(former), " "), "annotations/example.com/old labels/example.com/pool"; got != want {
-		t.Errorf("the earlier process owns %q, want %q", got, want)
-	}
-	// Each part of what only a creation writes is a sign of one.
-	for _, fields := range []string{`{"f:metadata":{"f:labels":{"f:a":{}}}}`, `{"f:metadata":{"f:annotations":{"f:a":{}}}}`, `{"f:spec":{"f:taints":{}}}`} {
-		if former := formerOwnership(left(managed(fieldManager, "", fields))); !former.Has("images") {
-			t.Errorf("%s: the status of the creation is another client's", fields)
-		}
-	}
-	other := managed("installer", "", `{"f:metadata":{"f:labels":{"f:a":{}}}}`)
-	if former := formerOwnership(left(other)); former.Len() != 0 {
-		t.Errorf("the status of an installer is ours: %v", former)
-	}
-}
-
-// A condition belongs to the client that has written its heartbeat: another one may
-// have patched a field of it.
-func TestAConditionBelongsToTheWriterOfItsHeartbeat(t *testing.T) {
-	fields := `{"f:status":{"f:conditions":{"k:{\"type\":\"Mine\"}":{"f:lastHeartbeatTime":{},"f:status":{}},"k:{\"type\":\"Theirs\"}":{"f:status":{},"f:reason":{}}}}}`
-	former := formerOwnership(left(managed(fieldManager, "status", fields)))
-	if diff := cmp.Diff([]string{"conditions/Mine"}, sets.List(former)); diff != "" {
-		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
 }
 

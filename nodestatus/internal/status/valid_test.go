@@ -27,6 +27,7 @@ func TestWhatIsLeftOut(t *testing.T) {
 		"a label of credentials": {func(n *corev1.Node) { n.Labels["kubernetes.io/role"] = "" }, true, "see MayLabel"},
 		"the same without them":  {func(n *corev1.Node) { n.Labels["kubernetes.io/role"] = "" }, false, ""},
 		"an annotation's key":    {func(n *corev1.Node) { n.Annotations = map[string]string{"no key!": ""} }, false, `annotation "no key!"`},
+		"one in capitals":        {func(n *corev1.Node) { n.Annotations = map[string]string{"Example.com/Fine": ""} }, false, ""},
 		"a negative capacity":    {func(n *corev1.Node) { n.Status.Capacity["memory"] = resource.MustParse("-1") }, false, "capacity of memory: is negative"},
 		"a capacity of nothing":  {func(n *corev1.Node) { n.Status.Capacity["memory"] = resource.MustParse("0") }, false, ""},
 		"half a pod":             {func(n *corev1.Node) { n.Status.Allocatable["pods"] = resource.MustParse("500m") }, false, "allocatable of pods: must be an integer"},
