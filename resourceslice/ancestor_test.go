@@ -55,21 +55,6 @@ func TestEqualSlices(t *testing.T) {
 	})
 }
 
-// TestMessageBeforeTheEvent: a message between a create and its event makes everything twice.
-func TestMessageBeforeTheEvent(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.start()
-		r.settle(time.Second)
-		defer r.s.LagWatches(apitest.Match{User: r.user.Name}, time.Minute)()
-		r.publish(pools(device(1, "a")))
-		r.publish(pools(device(1, "b")))
-		r.publish(pools(device(1, "c"), device(2, "a")))
-		r.expect("three messages", 1, 2, 0)
-		r.settle(time.Hour)
-		r.expect("an hour later", 0, 0, 0)
-	})
-}
-
 // TestOneErrorDoesNotBlockOthers: the first error ends the sync, and is never reported.
 func TestOneErrorDoesNotBlockOthers(t *testing.T) {
 	bubble(t, func(r *rig) {
@@ -89,20 +74,6 @@ func TestOneErrorDoesNotBlockOthers(t *testing.T) {
 		r.expect("one bad, one good, one to remove", 3, 0, 1)
 		if _, n := has[*resourceslice.InvalidError](r); n == 0 {
 			t.Error("nothing was reported")
-		}
-	})
-}
-
-// TestGenerationAndCount: slices have no generation and no count. The owner of slices that
-// are there is not corrected; see TestLabelsAndOwners.
-func TestGenerationAndCount(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.start()
-		r.publish(resourceslice.Pool{Devices: devices(300)})
-		for _, s := range r.slices() {
-			if s.Spec.Pool.Generation != 1 || s.Spec.Pool.ResourceSliceCount != 5 {
-				t.Errorf("%s: %+v", s.Name, s.Spec.Pool)
-			}
 		}
 	})
 }

@@ -128,21 +128,6 @@ func pools(devices ...resourcev1.Device) resourceslice.Pool {
 	return resourceslice.Pool{Devices: devices}
 }
 
-func TestRemovePool(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.start()
-		r.publish(pools(device(1, "a")))
-		r.s.ResetJournal()
-		r.consumer.remove()
-		r.c.Remove(pool)
-		r.wait()
-		r.expect("Remove", 0, 0, 1)
-		if n := len(r.slices()); n != 0 {
-			t.Errorf("%d slices are left", n)
-		}
-	})
-}
-
 // TestRemoveWithLeftovers: slices of an older generation that an earlier publisher
 // left must not become the pool while it is removed.
 func TestRemoveWithLeftovers(t *testing.T) {
@@ -324,30 +309,5 @@ func TestInvalidPools(t *testing.T) {
 		if len(r.devices()) != 1 {
 			t.Errorf("devices: %v", r.devices())
 		}
-	})
-}
-
-func TestGrowthBeyondCapacity(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.start()
-		r.publish(resourceslice.Pool{Devices: tainted(640)})
-		r.expect("first publish", 10, 0, 0)
-		for step, want := range [][2]int{{2 + 1, 10}, {0, 1}, {0, 1}} {
-			r.settle(time.Minute)
-			r.publish(resourceslice.Pool{Devices: tainted(640 + 64*(step+1))})
-			r.expect(fmt.Sprintf("growth %d: spare slices take what comes after the first", step), want[0], want[1], 0)
-		}
-	})
-}
-
-func TestTaintOnAFullSlice(t *testing.T) {
-	bubble(t, func(r *rig) {
-		all := devices(128)
-		r.start()
-		r.publish(resourceslice.Pool{Devices: all})
-		r.expect("128 plain devices", 1, 0, 0)
-		all[3].Taints = []resourcev1.DeviceTaint{{Key: "unhealthy", Effect: resourcev1.DeviceTaintEffectNoSchedule}}
-		r.publish(resourceslice.Pool{Devices: all})
-		r.expect("a taint on one of them halves the slice", 1, 1, 0)
 	})
 }

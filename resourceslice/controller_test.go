@@ -16,8 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/features"
-	featurestesting "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -230,23 +228,6 @@ func TestStopClosesTheWindow(t *testing.T) {
 	})
 }
 
-// TestStopCompletesAPoolThatWaits: after many failures the next try would come much later.
-func TestStopCompletesAPoolThatWaits(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.start()
-		r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
-		r.settle(time.Minute)
-		undo := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Skip: 4, Status: statuserr.InternalError("x")})
-		r.set(resourceslice.Pool{Devices: tainted(8 * 64)})
-		r.settle(time.Minute)
-		undo()
-		r.halt()
-		if got := r.generations(); len(got) != 9 || got[0] != "2/9" || got[8] != "2/9" {
-			t.Errorf("generations and counts %v", got)
-		}
-	})
-}
-
 // TestStopCompletesAPoolWhoseFirstAnswerIsLost: the first write of a generation is stored, and
 // Run is to end before the controller knows.
 func TestStopCompletesAPoolWhoseFirstAnswerIsLost(t *testing.T) {
@@ -316,44 +297,36 @@ func theirs() *resourcev1.ResourceSlice {
 	return s
 }
 
-// TestRemoveLeavesThePoolOfAnotherOwner: it has the same name.
-func TestRemoveLeavesThePoolOfAnotherOwner(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.foreign(func() { r.s.Put(theirs()) })
-		r.start(func(cfg *resourceslice.Config) {
-			cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{}).ResourceV1()
-			cfg.Owner = func(context.Context) (metav1.OwnerReference, error) {
-				return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "mine", UID: "u2"}, nil
+// TestThePoolOfAnotherOwnerIsLeftAlone by a controller without a node: it has the same name.
+func TestThePoolOfAnotherOwnerIsLeftAlone(t *testing.T) {
+	for name, act := range map[string]func(*rig){
+		"Set": func(r *rig) {
+			r.set(resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}})
+			r.settle(time.Minute)
+			if e, n := has[*resourceslice.ContendedError](r); n != 1 || e.Manager != "deployment theirs" {
+				r.Errorf("reported %v", r.reported())
 			}
+		},
+		"Remove": func(r *rig) { r.remove(node) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.foreign(func() { r.s.Put(theirs()) })
+				r.start(func(cfg *resourceslice.Config) {
+					cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{}).ResourceV1()
+					cfg.Owner = func(context.Context) (metav1.OwnerReference, error) {
+						return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "mine", UID: "u2"}, nil
+					}
+				})
+				act(r)
+				r.settle(time.Hour)
+				r.expect("an hour", 0, 0, 0)
+				if _, n := has[*resourceslice.ContendedError](r); n > 1 {
+					t.Errorf("reported %v", r.reported())
+				}
+			})
 		})
-		if err := r.c.Remove(pool); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.c.Wait(r.Context(), pool); err != nil {
-			t.Error(err)
-		}
-		r.settle(time.Hour)
-		r.expect("an hour", 0, 0, 0)
-	})
-}
-
-// TestAClusterPoolOfAnotherOwner: a controller without a node leaves it alone.
-func TestAClusterPoolOfAnotherOwner(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.foreign(func() { r.s.Put(theirs()) })
-		r.start(func(cfg *resourceslice.Config) {
-			cfg.NodeName, cfg.Client = "", r.s.Client(apitest.User{}).ResourceV1()
-			cfg.Owner = func(context.Context) (metav1.OwnerReference, error) {
-				return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "mine", UID: "u2"}, nil
-			}
-		})
-		r.set(resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}})
-		r.settle(time.Hour)
-		r.expect("an hour", 0, 0, 0)
-		if e, n := has[*resourceslice.ContendedError](r); n != 1 || e.Manager != "deployment theirs" {
-			t.Errorf("reported %v", r.reported())
-		}
-	})
+	}
 }
 
 // TestAFailureAfterAWaitIsANewOne: one create fails before another owner has the pool for an
@@ -456,7 +429,7 @@ func TestWebhookThatMeddles(t *testing.T) {
 	})
 }
 
-// TestStopWhileWaiting: so is one that waits for a better time to go on.
+// TestStopWhileWaiting: so is one that waits, after many failures, for a time to go on.
 func TestStopWhileWaiting(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
@@ -667,33 +640,5 @@ func TestAPermissionThatIsWithdrawnIsReported(t *testing.T) {
 		if _, n := has[*resourceslice.ForbiddenError](r); n != 1 {
 			t.Errorf("reported %v", r.reported())
 		}
-	})
-}
-
-// TestWithoutAtomicFIFO: the informer's store doesn't know its resource version
-// with that feature of client-go off.
-func TestWithoutAtomicFIFO(t *testing.T) {
-	for _, f := range []features.Feature{features.UnlockWhileProcessingFIFO, features.AtomicFIFO} {
-		featurestesting.SetFeatureDuringTest(t, f, false)
-	}
-	bubble(t, func(r *rig) {
-		r.start()
-		r.settle(time.Second)
-		resume := r.s.StallWatches(apitest.Match{User: r.user.Name})
-		all := tainted(640)
-		r.publish(resourceslice.Pool{Devices: all})
-		for i := range 5 {
-			all[0] = device(0, fmt.Sprint(i))
-			r.publish(resourceslice.Pool{Devices: all})
-		}
-		r.expect("while the watch delivers nothing", 10, 5, 0)
-		resume()
-		r.settle(time.Hour)
-		r.expect("when it does", 0, 0, 0)
-		r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[3].Name) })
-		r.settle(2 * time.Second)
-		r.expect("one slice deleted", 1, 0, 0)
-		r.settle(time.Hour)
-		r.expect("an hour later", 0, 0, 0)
 	})
 }

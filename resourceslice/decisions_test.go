@@ -158,21 +158,6 @@ func TestARemovedPoolGoesOldestFirst(t *testing.T) {
 	}
 }
 
-// TestSlicesOfAnotherScopeAreReplaced: nodeName is immutable, so a cluster pool
-// that becomes a pool of the node gets other slices.
-func TestSlicesOfAnotherScopeAreReplaced(t *testing.T) {
-	m := newModel(t)
-	m.become(Pool{Devices: someDevices(0, 3), Nodes: NodeSelection{AllNodes: true}})
-	old := m.live()[0].Name
-	plan := newPlan(m.desired(Pool{Devices: someDevices(0, 3)}), m.observed())
-	if len(plan.pages) != 1 || plan.pages[0].rec != nil || plan.outcome != newGeneration {
-		t.Errorf("outcome %v, pages %v", plan.outcome, plan.pages)
-	}
-	if len(plan.deletes) != 1 || plan.deletes[0][0].Name != old {
-		t.Errorf("deletes %v", plan.deletes)
-	}
-}
-
 // TestAnswersDecideWhatIsPublished: content without an answer is published, dropped
 // content is left out, and refused content keeps its live version
 // unless that was refused too.

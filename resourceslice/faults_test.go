@@ -639,33 +639,6 @@ func TestADroppedHeadIsAskedForWithADryRun(t *testing.T) {
 	})
 }
 
-// TestContentIsSentAgainAfterAnOutageAtTheEndOfALongWatch: the API server is down, and
-// gets another feature gate, at the time at which the watch ends anyway.
-func TestContentIsSentAgainAfterAnOutageAtTheEndOfALongWatch(t *testing.T) {
-	for _, outage := range []bool{true, false} {
-		t.Run(fmt.Sprintf("outage=%v", outage), func(t *testing.T) {
-			bubble(t, func(r *rig) {
-				r.s.SetGate(apitest.DRADeviceTaints, false)
-				r.start()
-				r.set(pools(broken(device(1, "a")), device(2, "a")))
-				r.settle(time.Minute)
-				if got := r.devices(); len(got) != 1 {
-					t.Errorf("devices %v, want one to be withheld", got)
-				}
-				r.s.SetGate(apitest.DRADeviceTaints, true)
-				if outage {
-					watches := apitest.Match{Verb: "watch", Resource: "resourceslices", User: r.user.Name}
-					r.s.Inject(apitest.Fault{Match: watches, Times: 3, Err: apitest.ErrConnRefused})
-				}
-				r.settle(15 * time.Minute) // a watch lasts ten minutes at most
-				if got := r.devices(); (len(got) == 2) != outage {
-					t.Errorf("devices %v after 15 minutes", got)
-				}
-			})
-		})
-	}
-}
-
 // TestAWatchThatLastedStartsAgainAtOnce: only one that ends again and again is
 // started more rarely.
 func TestAWatchThatLastedStartsAgainAtOnce(t *testing.T) {

@@ -214,21 +214,3 @@ func TestUpstreamPoolNameFieldSelector(t *testing.T) {
 		})
 	}
 }
-
-// TestUpstreamUpdateDeleteRecreate: another client deletes a slice after an own
-// update.
-func TestUpstreamUpdateDeleteRecreate(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.start()
-		r.publish(pools(device(1, "a")))
-		r.settle(time.Minute)
-		r.publish(pools(device(1, "b")))
-		r.s.ResetJournal()
-		r.foreign(func() { apitest.Remove[sliceType](r.s, "", r.slices()[0].Name) })
-		r.settle(1500 * time.Millisecond)
-		r.expect("repair", 1, 0, 0)
-		if d := r.devices()["dev-00001"]; *d.Attributes["model"].StringValue != "model-b" {
-			t.Errorf("device %+v", d)
-		}
-	})
-}

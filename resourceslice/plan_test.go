@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	resourcev1 "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -384,27 +383,6 @@ func randomPool(rng *rand.Rand, devices []resourcev1.Device) []resourcev1.Device
 	return devices
 }
 
-// TestResumeIsExact: after every prefix of a bump the writes that are left are
-// those that were not made.
-func TestResumeIsExact(t *testing.T) {
-	for k := range 14 {
-		m := newModel(t)
-		rng := rand.New(rand.NewPCG(uint64(k), 3))
-		d := m.desired(Pool{Devices: someTainted(0, 10*64)})
-		m.apply(d, newPlan(d, m.observed()), rng, 1<<30)
-		d = m.desired(Pool{Devices: append(someTainted(0, 5*64), someTainted(5*64+1, 11*64+3)...)})
-		todo := newPlan(d, m.observed())
-		total := writesOf(todo)
-		if m.apply(d, todo, rng, k) {
-			t.Fatalf("only %d writes", total)
-		}
-		rest := newPlan(d, m.observed())
-		if writesOf(rest) != total-k || k > 0 && rest.outcome == newGeneration || len(rest.deletes) > 0 {
-			t.Errorf("after %d of %d writes there are %d left, bump %v, deletes %d", k, total, writesOf(rest), rest.outcome == newGeneration, len(rest.deletes))
-		}
-	}
-}
-
 // TestASuccessorResumesTheSamePlan: whichever writes of a bump a dead process
 // made, its successor makes the others, with the same content.
 func TestASuccessorResumesTheSamePlan(t *testing.T) {
@@ -488,26 +466,6 @@ func TestPageNames(t *testing.T) {
 			if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 				t.Errorf("%s: %v", name, problems)
 			}
-		}
-	}
-}
-
-func TestOlderTaintTimesAreKept(t *testing.T) {
-	m := newModel(t)
-	d := m.desired(Pool{Devices: someTainted(0, 1)})
-	m.apply(d, newPlan(d, m.observed()), rand.New(rand.NewPCG(1, 1)), 9)
-	at := metav1.Unix(1_000_000_000, 0)
-	for _, s := range m.slices {
-		s.Spec.Devices[0].Taints[0].TimeAdded = &at
-	}
-	d = m.desired(Pool{Devices: someTainted(0, 2)})
-	m.apply(d, newPlan(d, m.observed()), rand.New(rand.NewPCG(1, 1)), 9)
-	for _, s := range m.slices {
-		if got := s.Spec.Devices[0].Taints[0].TimeAdded; got == nil || !got.Equal(&at) {
-			t.Errorf("time %v, want %v", got, at)
-		}
-		if got := s.Spec.Devices[1].Taints[0].TimeAdded; got != nil {
-			t.Errorf("a new taint has the time %v before the API server gives it one", got)
 		}
 	}
 }

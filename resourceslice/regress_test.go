@@ -6,7 +6,6 @@ package resourceslice_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"reflect"
@@ -296,60 +295,9 @@ func TestRefusalsGoWithTheirDevices(t *testing.T) {
 	})
 }
 
-// TestARestartWithEqualSlicesWritesNothing: whatever form the driver's quantities have in
-// memory, and whichever version of this package has written the slices.
-func TestARestartWithEqualSlicesWritesNothing(t *testing.T) {
-	form := func(text string, change func(*resource.Quantity)) resource.Quantity {
-		q := resource.MustParse(text)
-		change(&q)
-		return q
-	}
-	quantities := map[string]resource.Quantity{
-		"a decimal":         form("1000", func(q *resource.Quantity) { q.ToDec() }),
-		"thousandths":       *resource.NewMilliQuantity(1_000_000, resource.BinarySI),
-		"a binary thousand": *resource.NewQuantity(1000, resource.BinarySI),
-		"a large one":       form("100E", func(q *resource.Quantity) {}),
-		"less than a nano":  form("1n", func(q *resource.Quantity) { q.ToDec() }),
-	}
-	for name, q := range quantities {
-		for _, n := range []int{2, 640} {
-			bubble(t, func(r *rig) {
-				all := func() (p resourceslice.Pool) {
-					p.Devices = devices(n)
-					for i := range p.Devices {
-						d := &p.Devices[i]
-						d.Capacity["cores"] = resourcev1.DeviceCapacity{Value: q.DeepCopy(), RequestPolicy: &resourcev1.CapacityRequestPolicy{Default: new(q.DeepCopy())}}
-						d.AllowMultipleAllocations = new(true)
-						d.ConsumesCounters = []resourcev1.DeviceCounterConsumption{{CounterSet: "set", Counters: map[string]resourcev1.Counter{"c": {Value: q.DeepCopy()}}}}
-					}
-					p.SharedCounters = []resourcev1.CounterSet{{Name: "set", Counters: map[string]resourcev1.Counter{"c": {Value: q.DeepCopy()}}}}
-					return p
-				}
-				r.start()
-				r.publish(all())
-				r.s.ResetJournal()
-				for range 2 {
-					r.halt()
-					r.start()
-					r.publish(all())
-					r.settle(time.Minute)
-					r.expect(fmt.Sprint(name, ", ", n, " devices: a restart"), 0, 0, 0)
-				}
-				r.foreign(func() {
-					for _, s := range r.slices() {
-						apitest.Edit(r.s, "", s.Name, func(s *resourcev1.ResourceSlice) { s.Labels = map[string]string{"team": "a"} })
-					}
-				})
-				r.s.ResetJournal()
-				r.settle(time.Minute)
-				r.expect(fmt.Sprint(name, ", ", n, " devices: a label"), 0, 0, 0)
-			})
-		}
-	}
-}
-
-// TestAnUpgradeWritesNothing: testdata has the slices that the first version with another
-// hash has written for this pool. It wrote two of them again at each restart.
+// TestAnUpgradeWritesNothing, whatever form the driver's quantities have in memory: testdata has
+// the slices that the first version with another hash has written for this pool. It wrote two
+// of them again at each restart.
 func TestAnUpgradeWritesNothing(t *testing.T) {
 	data, err := os.ReadFile("testdata/upgrade.json")
 	if err != nil {
