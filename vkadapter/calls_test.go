@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/vkadapter"
 )
@@ -82,6 +83,36 @@ func TestCallsInAQuietHour(t *testing.T) {
 				rounds(t, a, 720)
 				if got := p.calls(); got != c.want {
 					t.Errorf("calls in an hour: %s, want %s", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// A node with two pods costs the API server what its lease and its status need, and watches that end after
+// five to ten minutes: some 388 requests. Nothing is read or written about pods that have not changed.
+func TestRequestsOfANodeInAQuietHour(t *testing.T) {
+	for name, h := range map[string]habits{"with NotifyPods": {notFound: known}, "without": {notFound: known, silent: true}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, h, func(w *world) {
+				w.start()
+				w.pod("one", corev1.RestartPolicyAlways)
+				w.pod("two", corev1.RestartPolicyAlways)
+				pass(10 * time.Minute)
+				before := len(w.s.Requests(apitest.Match{}))
+				pass(time.Hour)
+				counts := map[string]int{}
+				for _, r := range w.s.Requests(apitest.Match{})[before:] {
+					counts[r.Verb+" "+r.Resource]++
+				}
+				for request, most := range map[string]int{"update leases": 361, "patch nodes": 13, "watch nodes": 12, "watch pods": 12} {
+					if n := counts[request]; n < most/2 || n > most {
+						t.Errorf("%d times %q in an hour, want at most %d, and at least half of it", n, request, most)
+					}
+					delete(counts, request)
+				}
+				if len(counts) > 0 {
+					t.Errorf("other requests in an hour: %v", counts)
 				}
 			})
 		})
