@@ -56,7 +56,8 @@
 //     in one annotation, [LabelsAnnotation]: the provider gets them back as labels, but
 //     kubectl get --selector does not find the pod by them. If the provider sets
 //     a deletionTimestamp, the pod is deleted after it has stopped; see podsync.State.
-//   - After CreatePod the provider has a minute to return the pod. Then it counts as lost.
+//   - After CreatePod the provider has a minute to return the pod. Then it counts as lost,
+//     unless GetPod can't tell: then it stays as it is, and an event says so.
 //   - A status that the API has or had, in a pod that GetPod or GetPods returns, is no evidence:
 //     the provider has read it there. GetPodStatus is called in its place.
 //   - A pod that runs on after DeletePod has succeeded counts as stopped after five minutes;

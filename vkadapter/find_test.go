@@ -238,6 +238,10 @@ func TestDoesTheProviderHoldThePod(t *testing.T) {
 		"– a pod that cannot exist is not found": {
 			scripted: &scripted{podErr: errPod, noPodErr: notFound}, before: listed, want: "unclear: GetPod", calls: "GetPod GetPods GetPod",
 		},
+		"– the pod was created, and never shown": {
+			scripted: &scripted{podErr: errPod, noPodErr: notFound},
+			before:   func(h *holdings) { h.create(mine); h.created(refWeb) }, want: "unclear: GetPod", calls: "GetPod GetPods GetPod",
+		},
 		"– the pod has ended": {
 			scripted: &scripted{podErr: errPod, noPodErr: notFound},
 			before:   func(h *holdings) { h.shown(refWeb, webPod("1", "Failed"), true) }, want: "absent", calls: "GetPod GetPods",
