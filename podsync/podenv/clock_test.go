@@ -38,47 +38,58 @@ func TestATokenIsRenewedInTimeAfterTheClockWasSetRight(t *testing.T) {
 	}
 }
 
-// TestAClockThatIsSetBackRenewsWhatIsOnDisk: the next process has the right clock.
-func TestAClockThatIsSetBackRenewsWhatIsOnDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memoryWorld(t)
-		pod, memory := w.pod(everything()).pod, &Memory{}
-		if _, err := w.resolver.Recall(pod, memory).Volume(t.Context(), "v"); err != nil {
-			t.Fatal(err)
+// TestAStepOfTheClockRenewsATokenOnce: the clock is stepped while the process runs, or before the next
+// one reads what is on disk. A bubble's clock can't be stepped, so the times of the token are.
+func TestAStepOfTheClockRenewsATokenOnce(t *testing.T) {
+	for _, by := range []time.Duration{-48 * time.Hour, 48 * time.Hour} {
+		for _, restart := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				w := memoryWorld(t)
+				pod, memory := w.pod(everything()).pod, &Memory{}
+				files, err := w.resolver.Recall(pod, memory).Volume(t.Context(), "v")
+				if err != nil {
+					t.Fatal(err)
+				}
+				first := string(files["token"].Data)
+				for key, h := range memory.held {
+					if token, ok := h.object.(*keptToken); ok {
+						stepped := *token
+						stepped.Made, stepped.Renew = token.Made.Add(-by), token.Renew.Add(-by)
+						memory.keep(key, &held{&stepped})
+					}
+				}
+				if restart {
+					data, err := memory.Encode(flip{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if strings.Contains(string(data), first) {
+						t.Error("the token is on disk as it is")
+					}
+					if memory, err = w.resolver.Remember(data, flip{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var tokens []string
+				for range 2 {
+					files, err := w.resolver.Refresh(pod, memory).Volume(t.Context(), "v")
+					if err != nil {
+						t.Fatal(err)
+					}
+					tokens = append(tokens, string(files["token"].Data))
+					time.Sleep(time.Minute)
+				}
+				if tokens[0] == first || tokens[0] != tokens[1] {
+					t.Errorf("a step of %v, restart %v: tokens %q after %q: want a new one once", by, restart, tokens, first)
+				}
+				for key, h := range memory.held {
+					if token, ok := h.object.(*keptToken); ok && token.Made.After(time.Now()) {
+						t.Errorf("%v was not made again", key)
+					}
+				}
+			})
 		}
-		for key, h := range memory.held { // as a clock that was ahead would have made it
-			if token, ok := h.object.(*keptToken); ok {
-				ahead := *token
-				ahead.Made, ahead.Renew = token.Made.Add(48*time.Hour), token.Renew.Add(38*time.Hour)
-				memory.keep(key, &held{&ahead})
-			}
-		}
-		data, err := memory.Encode(flip{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		later, err := w.resolver.Remember(data, flip{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var tokens []string
-		for range 2 {
-			files, err := w.resolver.Refresh(pod, later).Volume(t.Context(), "v")
-			if err != nil {
-				t.Fatal(err)
-			}
-			tokens = append(tokens, string(files["token"].Data))
-			time.Sleep(time.Minute)
-		}
-		if tokens[0] != tokens[1] || strings.Contains(string(data), tokens[0]) {
-			t.Errorf("tokens %q: want a new one once", tokens)
-		}
-		for key, h := range later.held {
-			if token, ok := h.object.(*keptToken); ok && token.Made.After(time.Now()) {
-				t.Errorf("%v was not made again", key)
-			}
-		}
-	})
+	}
 }
 
 // TestACertificateIsDueByTheClock: a clock before the moment at which it was stored is wrong.

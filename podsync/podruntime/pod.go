@@ -160,9 +160,8 @@ func (n *node) load(ctx context.Context, dir string) (*pod, error) {
 		}
 		for _, attempt := range attempts {
 			run := runs[c.Name][attempt]
-			// A clock that has been set back since is no reason to wait for longer.
-			if last := time.Now().Add(max(c.graceAfter(nil), c.graceAfter(c.StartupProbe), c.graceAfter(c.LivenessProbe))); run.EndBy.After(last) {
-				run.EndBy = last
+			if !run.EndBy.IsZero() {
+				run.EndBy = within(run.EndBy, time.Now(), max(c.graceAfter(nil), c.graceAfter(c.StartupProbe), c.graceAfter(c.LivenessProbe)))
 			}
 			c.m.Recall(attempt, run)
 			c.kept = kept{attempt, run}

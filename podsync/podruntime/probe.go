@@ -104,7 +104,8 @@ func (t *target) probe(ctx context.Context, p *corev1.Probe) error {
 // poll runs a probe again and again, until goOn returns false for a verdict that
 // has changed. It returns the last verdict, or false if ctx is done.
 func (t *target) poll(ctx context.Context, p *corev1.Probe, startedAt time.Time, report func(error), goOn func(ok bool) bool) bool {
-	next := time.After(max(time.Until(startedAt.Add(time.Duration(p.InitialDelaySeconds)*time.Second)), 0))
+	delay := time.Duration(p.InitialDelaySeconds) * time.Second
+	next := time.After(max(time.Until(within(startedAt.Add(delay), time.Now(), delay)), 0))
 	var ticks *time.Ticker
 	var n tally
 	for {

@@ -72,10 +72,18 @@ type stopRecord struct {
 
 // due returns the deadline by the present clock.
 func (r stopRecord) due(now time.Time) time.Time {
-	if last := now.Add(r.Deadline.Sub(r.Kept)); !r.Kept.IsZero() && r.Deadline.After(last) {
-		return last
+	most := r.Deadline.Sub(r.Kept)
+	if r.Kept.IsZero() { // written by an earlier version
+		most = r.Deadline.Sub(now)
 	}
-	return r.Deadline
+	return within(r.Deadline, now, most)
+}
+
+// within returns a time that another process has written, or the Runtime: it is at most this much later
+// than now. The clock may have been set back since. What is returned has the monotonic clock of this
+// process, so that later steps of the wall clock do not move it.
+func within(at, now time.Time, most time.Duration) time.Time {
+	return now.Add(min(at.Sub(now), most))
 }
 
 // spareStop writes the file that keepStop renames if the disk is full.
