@@ -49,7 +49,8 @@ func IsData(v *corev1.Volume) bool {
 
 // Volume returns the files of the pod's volume of this name, by their
 // slash-separated path in it. Every path is local. The files belong to the caller.
-// Errors are as with [Pod.Container]. Each call asks for new tokens and certificates,
+// Errors are as with [Pod.Container]. A volume that names owners of its files (user, defaultUser) is
+// an error. Each call asks for new tokens and certificates,
 // unless the Pod is one of [Resolver.Refresh]; nothing else is read twice. A call that needs a certificate waits for its signer as
 // long as Config.CallTimeout, and the next call waits for the same request. Files that have
 // more than 32 MiB together, or more than the volume's share of 128 MiB for all volumes of the
@@ -68,16 +69,16 @@ func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) 
 	}
 	switch v := &p.pod.Spec.Volumes[at]; {
 	case v.ConfigMap != nil:
-		f.defaultMode(v.ConfigMap.DefaultMode)
+		f.defaults(v.ConfigMap.DefaultMode, v.ConfigMap.DefaultUser)
 		f.configMap(ctx, v.ConfigMap.Name, v.ConfigMap.Items, v.ConfigMap.Optional)
 	case v.Secret != nil:
-		f.defaultMode(v.Secret.DefaultMode)
+		f.defaults(v.Secret.DefaultMode, v.Secret.DefaultUser)
 		f.secret(ctx, v.Secret.SecretName, v.Secret.Items, v.Secret.Optional)
 	case v.DownwardAPI != nil:
-		f.defaultMode(v.DownwardAPI.DefaultMode)
+		f.defaults(v.DownwardAPI.DefaultMode, v.DownwardAPI.DefaultUser)
 		f.downward(v.DownwardAPI.Items)
 	case v.Projected != nil:
-		f.defaultMode(v.Projected.DefaultMode)
+		f.defaults(v.Projected.DefaultMode, v.Projected.DefaultUser)
 		for i := 0; i < len(v.Projected.Sources) && !f.budget.exceeded; i++ {
 			f.project(ctx, i, &v.Projected.Sources[i])
 		}
@@ -104,9 +105,17 @@ type filler struct {
 	errs   []error
 }
 
-func (f *filler) defaultMode(mode *int32) {
+func (f *filler) defaults(mode *int32, user *int64) {
 	if mode != nil {
 		f.mode = *mode
+	}
+	f.owner(user)
+}
+
+// owner refuses an owner that the pod names for a file.
+func (f *filler) owner(user *int64) {
+	if user != nil {
+		f.fail(&SourceError{Err: fmt.Errorf("user %d for a file: owners are not supported here", *user)})
 	}
 }
 
@@ -185,10 +194,13 @@ func (f *filler) project(ctx context.Context, source int, s *corev1.VolumeProjec
 	case s.DownwardAPI != nil:
 		f.downward(s.DownwardAPI.Items)
 	case s.ServiceAccountToken != nil:
+		f.owner(s.ServiceAccountToken.User)
 		f.token(ctx, s.ServiceAccountToken)
 	case s.ClusterTrustBundle != nil:
+		f.owner(s.ClusterTrustBundle.User)
 		f.trust(ctx, s.ClusterTrustBundle)
 	case s.PodCertificate != nil:
+		f.owner(s.PodCertificate.User)
 		f.certificate(ctx, source, s.PodCertificate)
 	default:
 		f.fail(&SourceError{Err: errors.New("a projection that is not supported here")})
@@ -233,6 +245,7 @@ func (f *filler) keys(kind, name string, items []corev1.KeyToPath, optional *boo
 			f.missing(kind, name, items[i].Key, optional, ErrMissing)
 			continue
 		}
+		f.owner(items[i].User)
 		f.add(items[i].Path, bytes.Clone(value), items[i].Mode)
 	}
 }
@@ -253,6 +266,7 @@ func (f *filler) downward(items []corev1.DownwardAPIVolumeFile) {
 			f.fail(&SourceError{Err: fmt.Errorf("%s: %w", items[i].Path, err)})
 			continue
 		}
+		f.owner(items[i].User)
 		f.add(items[i].Path, []byte(value), items[i].Mode)
 	}
 }

@@ -97,6 +97,20 @@ func TestVolume(t *testing.T) {
 		}}}, want: "y 644 ann"},
 		{name: "not optional", source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none", Optional: new(false)}}, fails: "Secret shop/none: missing", wait: true},
 		{name: "projection of nothing known", source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{}}}}, fails: "a projection that is not supported here"},
+		{name: "an owner of the files", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: object, DefaultUser: new(int64(0))}},
+			fails: "podenv: volume v: user 0 for a file: owners are not supported here"},
+		{name: "an owner of a Secret's files", source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "login", DefaultUser: new(int64(7))}}, fails: "user 7 for a file"},
+		{name: "an owner of fields", source: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{DefaultUser: new(int64(7))}}, fails: "user 7 for a file"},
+		{name: "an owner of an item", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: object,
+			Items: []corev1.KeyToPath{{Key: "a", Path: "a"}, {Key: "b", Path: "b", User: new(int64(8))}}}}, fails: "user 8 for a file"},
+		{name: "an owner of a field", source: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+			{Path: "n", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}, User: new(int64(8))}}}}, fails: "user 8 for a file"},
+		{name: "owners in a projection", source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{DefaultUser: new(int64(1)), Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", User: new(int64(2)), Audience: "vault", ExpirationSeconds: new(int64(600))}},
+			{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "ca", User: new(int64(3))}},
+			{PodCertificate: &corev1.PodCertificateProjection{User: new(int64(4))}},
+		}}}, fails: "podenv: volume v: user 1 for a file: owners are not supported here\npodenv: volume v: user 2 for a file: owners are not supported here\n" +
+			"podenv: volume v: user 3 for a file: owners are not supported here\n"},
 		{name: "no data", source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, fails: "not a volume of data from the API"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

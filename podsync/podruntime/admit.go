@@ -67,9 +67,9 @@ func (p *Provider) matchesNode(ctx context.Context, pod *corev1.Pod) error {
 	return mismatch(ctx, pod, node)
 }
 
-// unsupported returns the parts of a pod that this Provider can't have with its
-// Runtime, or nothing.
-func (p *Provider) unsupported(pod *corev1.Pod) string {
+// unsupported returns the parts of a pod that a Provider can't have with its Runtime, or
+// nothing.
+func (n *node) unsupported(pod *corev1.Pod) string {
 	var why []string
 	add := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	for i := range pod.Spec.Volumes {
@@ -77,26 +77,47 @@ func (p *Provider) unsupported(pod *corev1.Pod) string {
 		if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault && v.EmptyDir.Medium != corev1.StorageMediumMemory {
 			add("volume %s: an emptyDir with medium %s", v.Name, v.EmptyDir.Medium)
 		}
+		if v.EmptyDir != nil && v.EmptyDir.Mode != nil {
+			add("volume %s: an emptyDir with a mode", v.Name)
+		}
 	}
 	for _, c := range containersOf(&pod.Spec) {
 		for _, probe := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
-			if probe != nil && probe.GRPC != nil && p.cfg.GRPC == nil {
+			if probe != nil && probe.GRPC != nil && n.cfg.GRPC == nil {
 				add("container %s: gRPC probe", c.Name)
+			} else if probe != nil && probe.GRPC != nil && probe.GRPC.Mode != nil && *probe.GRPC.Mode != corev1.GRPCProbeModePlaintext {
+				add("container %s: gRPC probe with %s", c.Name, *probe.GRPC.Mode)
 			}
-			if probe != nil && probe.Exec != nil && p.caps.execer == nil {
+			if probe != nil && probe.HTTPGet != nil && probe.HTTPGet.Protocol != nil && *probe.HTTPGet.Protocol != corev1.HTTPProtocolHTTP1 {
+				add("container %s: HTTP probe with %s", c.Name, *probe.HTTPGet.Protocol)
+			}
+			if probe != nil && probe.Exec != nil && n.caps.execer == nil {
 				add("container %s: exec probe", c.Name)
 			}
 		}
-		if l := c.Lifecycle; l != nil && p.caps.execer == nil {
+		if l := c.Lifecycle; l != nil && n.caps.execer == nil {
 			for _, hook := range []*corev1.LifecycleHandler{l.PostStart, l.PreStop} {
 				if hook != nil && hook.Exec != nil {
 					add("container %s: exec hook", c.Name)
 				}
 			}
 		}
+		for _, m := range c.VolumeMounts {
+			if len(m.BindMountOptions) > 0 {
+				add("container %s: bindMountOptions of the mount at %s", c.Name, m.MountPath)
+			}
+		}
 	}
-	if p.caps.sandboxer == nil && len(pod.Spec.HostAliases) > 0 {
-		add("hostAliases: the pod has the /etc/hosts of the node")
+	if n.caps.sandboxer == nil {
+		if len(pod.Spec.HostAliases) > 0 {
+			add("hostAliases: the pod has the /etc/hosts of the node")
+		}
+		if policy := pod.Spec.DNSPolicy; policy == corev1.DNSNone || policy == corev1.DNSClusterFirstWithHostNet {
+			add("dnsPolicy %s: the pod has the /etc/resolv.conf of the node", policy)
+		}
+		if c := pod.Spec.DNSConfig; c != nil && len(c.Nameservers)+len(c.Searches)+len(c.Options) > 0 {
+			add("dnsConfig: the pod has the /etc/resolv.conf of the node")
+		}
 	}
 	return strings.Join(why, "; ")
 }

@@ -295,6 +295,9 @@ func TestPodsThatCantRunHereAreRejected(t *testing.T) {
 	}
 	container := func(c corev1.Container) corev1.PodSpec { return corev1.PodSpec{Containers: []corev1.Container{c}} }
 	exec := corev1.ProbeHandler{Exec: &corev1.ExecAction{}}
+	http := func(p *corev1.HTTPProtocol) corev1.PodSpec {
+		return container(corev1.Container{LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Protocol: p}}}})
+	}
 	for what, tc := range map[string]struct {
 		spec   corev1.PodSpec
 		reason string
@@ -315,6 +318,18 @@ func TestPodsThatCantRunHereAreRejected(t *testing.T) {
 		"after a start": {container(corev1.Container{Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}}}), ReasonUnsupported},
 		"another hook":  {container(corev1.Container{Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{}}}}), ""},
 		"host aliases":  {corev1.PodSpec{HostAliases: []corev1.HostAlias{{}}}, ReasonUnsupported},
+
+		"the cluster's DNS":               {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, DNSConfig: &corev1.PodDNSConfig{}}, ""},
+		"the cluster's DNS for a host's":  {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirstWithHostNet}, ReasonUnsupported},
+		"name servers":                    {corev1.PodSpec{DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.1"}}}, ReasonUnsupported},
+		"search domains":                  {corev1.PodSpec{DNSConfig: &corev1.PodDNSConfig{Searches: []string{"a.example"}}}, ReasonUnsupported},
+		"DNS options":                     {corev1.PodSpec{DNSConfig: &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots"}}}}, ReasonUnsupported},
+		"no DNS":                          {corev1.PodSpec{DNSPolicy: corev1.DNSNone}, ReasonUnsupported},
+		"the mode of an emptyDir":         {corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Mode: new(int32(0o700))}}}}}, ReasonUnsupported},
+		"options of a mount":              {container(corev1.Container{VolumeMounts: []corev1.VolumeMount{{BindMountOptions: []string{"noexec"}}}}), ReasonUnsupported},
+		"an HTTP probe":                   {http(nil), ""},
+		"an HTTP probe that names HTTP/1": {http(new(corev1.HTTPProtocolHTTP1)), ""},
+		"an HTTP probe with HTTP/2":       {http(new(corev1.HTTPProtocolHTTP2)), ReasonUnsupported},
 	} {
 		t.Run(what, func(t *testing.T) {
 			err := p.Admit(t.Context(), &corev1.Pod{Spec: tc.spec}, slices.Values([]*corev1.Pod{}))
@@ -366,6 +381,14 @@ func TestAllThatCantRunHereIsNamed(t *testing.T) {
 	p.node = &node{cfg: Config{GRPC: struct{ GRPCProber }{}}, caps: capabilities{execer: struct{ Execer }{}, sandboxer: struct{ Sandboxer }{}}}
 	if why := p.unsupported(pod); why != "volume v: an emptyDir with medium HugePages" {
 		t.Errorf("with all capabilities: %s", why)
+	}
+	grpc := pod.Spec.Containers[0].ReadinessProbe.GRPC
+	pod.Spec.Volumes, pod.Spec.DNSPolicy = nil, corev1.DNSNone
+	for mode, want := range map[corev1.GRPCProbeMode]string{corev1.GRPCProbeModePlaintext: "", corev1.GRPCProbeModeTLS: "container c: gRPC probe with TLS"} {
+		grpc.Mode = &mode
+		if why := p.unsupported(pod); why != want {
+			t.Errorf("gRPC with mode %s: %q, want %q", mode, why, want)
+		}
 	}
 }
 

@@ -358,15 +358,22 @@ func (l *launch) run(ctx context.Context, env podenv.Environment) error {
 	return p.cfg.Runtime.Start(start, spec)
 }
 
-// check asks the Runtime whether it can run an ephemeral container, which was not in the
-// pod when that was admitted.
+// check returns why an ephemeral container can't run here: it was not in the pod when that was
+// admitted.
 func (l *launch) check(ctx context.Context) error {
-	checker := l.pod.node.caps.checker
-	if checker == nil || l.kind != core.Ephemeral {
+	if l.kind != core.Ephemeral {
 		return nil
 	}
 	pod := l.spec.DeepCopy()
 	pod.Spec.InitContainers, pod.Spec.Containers = nil, []corev1.Container{*l.container.DeepCopy()}
+	pod.Spec.EphemeralContainers = nil
+	if why := l.pod.node.unsupported(pod); why != "" {
+		return errors.New(why)
+	}
+	checker := l.pod.node.caps.checker
+	if checker == nil {
+		return nil
+	}
 	return l.pod.node.panics.contain(ctx, "Checker.Check", func() error { return checker.Check(pod) })
 }
 

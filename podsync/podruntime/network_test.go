@@ -4,6 +4,7 @@
 package podruntime
 
 import (
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +13,69 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/podsync/podenv"
 )
+
+// TestAContainerHasFilesOfItsOwn asks for /etc/hosts and the termination message, which a container has
+// unless a volume of the pod is at that path.
+func TestAContainerHasFilesOfItsOwn(t *testing.T) {
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil {
+		t.Skip("this machine has no /etc/hosts")
+	}
+	at := func(path string) func(*launch) {
+		return func(l *launch) {
+			l.spec.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+			l.container.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: path}}
+		}
+	}
+	aliases := []corev1.HostAlias{{IP: "192.0.2.9", Hostnames: []string{"db"}}}
+	for name, tc := range map[string]struct {
+		change func(*launch)
+		want   []string // paths in the container
+		hosts  []string // in /etc/hosts
+	}{
+		"a pod in a sandbox":      {func(*launch) {}, []string{"/log", "/etc/hosts"}, []string{"10.0.0.1\tweb\n"}},
+		"without a sandbox":       {func(l *launch) { l.sandbox = nil }, []string{"/log"}, nil},
+		"the network of the node": {func(l *launch) { l.spec.Spec.HostNetwork = true }, []string{"/log"}, nil},
+		"with aliases in the network of the node": {func(l *launch) { l.spec.Spec.HostNetwork, l.spec.Spec.HostAliases = true, aliases },
+			[]string{"/log", "/etc/hosts"}, []string{string(hosts), "192.0.2.9\tdb\n"}},
+		"a volume at /etc/hosts":           {at("/etc/hosts/"), []string{"/etc/hosts/", "/log"}, nil},
+		"a volume at that of the message":  {at("/log"), []string{"/log", "/etc/hosts"}, []string{"web"}},
+		"no path for termination messages": {func(l *launch) { l.container.TerminationMessagePath = "" }, []string{"/etc/hosts"}, []string{"web"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			l := &launch{
+				pod:       &pod{dir: dir, node: &node{}},
+				container: &corev1.Container{Name: "c", TerminationMessagePath: "/log"}, spec: &corev1.Pod{},
+				id: ContainerID{Name: "c"}, sandbox: &Sandbox{}, addresses: podenv.Addresses{PodIPs: []string{"10.0.0.1"}},
+			}
+			tc.change(l)
+			mounts, err := l.prepare(&podenv.Environment{}, "web", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, m := range mounts {
+				got = append(got, m.ContainerPath)
+				data, err := os.ReadFile(m.HostPath)
+				if m.Volume == "" && err != nil {
+					t.Error(err)
+				}
+				for _, line := range tc.hosts {
+					if m.ContainerPath == "/etc/hosts" && !strings.Contains(string(data), line) {
+						t.Errorf("/etc/hosts has %q, want %q in it", data, line)
+					}
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("mounts (-want, +got):\n%s", diff)
+			}
+		})
+	}
+}
 
 func TestResolvConfFollowsThePolicy(t *testing.T) {
 	cluster := ClusterDNS{Servers: []string{"10.96.0.10"}, Domain: "cluster.local", Host: DNS{

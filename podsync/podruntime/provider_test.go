@@ -945,15 +945,18 @@ func TestAnEphemeralContainerThatTheRuntimeCanNotRunWaits(t *testing.T) {
 		pod.Generation = 2
 		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{
 			{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "refused", Image: "bad", Command: []string{"forever"}}},
+			{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "options", Command: []string{"forever"},
+				VolumeMounts: []corev1.VolumeMount{{MountPath: "/m", BindMountOptions: []string{"nodev"}}}}},
 			{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Command: []string{"forever"}}},
 		}
 		if _, err := w.p.Update(w.Context(), pod); err != nil {
 			w.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		if c := w.container(ref, "refused"); c.State.Waiting == nil || c.State.Waiting.Reason != "CreateContainerConfigError" ||
-			!strings.Contains(c.State.Waiting.Message, "container refused is bad") {
-			w.Errorf("it is %+v", c)
+		for name, why := range map[string]string{"refused": "container refused is bad", "options": "bindMountOptions of the mount at /m"} {
+			if c := w.container(ref, name); c.State.Waiting == nil || c.State.Waiting.Reason != "CreateContainerConfigError" || !strings.Contains(c.State.Waiting.Message, why) {
+				w.Errorf("%s is %+v", name, c)
+			}
 		}
 		w.expect("start app/0", "start debug/0")
 	})

@@ -85,21 +85,12 @@ func (r *room) admit(ctx context.Context, pod *corev1.Pod, active iter.Seq[*core
 			return err
 		}
 	}
-	strangers := r.strangers(list)
+	others := r.others(list)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := map[types.UID]bool{}
-	var others []*tenant
 	for _, other := range list {
 		known[other.UID] = true
-		o := r.tenants[other.UID]
-		if o == nil {
-			o = strangers[other.UID]
-		}
-		if o == nil { // it has left in the meantime
-			o = newTenant(other, false)
-		}
-		others = append(others, o)
 	}
 	maps.DeleteFunc(r.tenants, func(uid types.UID, t *tenant) bool { return !t.held && !known[uid] })
 	for _, other := range others {
@@ -119,16 +110,21 @@ func (r *room) admit(ctx context.Context, pod *corev1.Pod, active iter.Seq[*core
 	return nil
 }
 
-// strangers returns those of the pods that are no tenants, as tenants would be.
-func (r *room) strangers(pods []*corev1.Pod) map[types.UID]*tenant {
+// others returns the tenants of the pods. A pod that has none gets one that is not in the room, made
+// without the lock.
+func (r *room) others(pods []*corev1.Pod) []*tenant {
+	others := make([]*tenant, len(pods))
 	r.mu.Lock()
-	pods = slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return r.tenants[pod.UID] != nil })
-	r.mu.Unlock()
-	all := map[types.UID]*tenant{}
-	for _, pod := range pods {
-		all[pod.UID] = newTenant(pod, false)
+	for i, pod := range pods {
+		others[i] = r.tenants[pod.UID]
 	}
-	return all
+	r.mu.Unlock()
+	for i, pod := range pods {
+		if others[i] == nil {
+			others[i] = newTenant(pod, false)
+		}
+	}
+	return others
 }
 
 // total returns the allocatable resources of the node.

@@ -70,6 +70,27 @@ func (l *lodge) expectGranted(names ...string) {
 	}
 }
 
+// TestNothingIsAskedWhileNoResizeWaits: a program may compute the allocatable resources, and pods leave often.
+func TestNothingIsAskedWhileNoResizeWaits(t *testing.T) {
+	l, asked := newLodge(t), 0
+	allocatable := l.room.allocatable
+	l.room.allocatable = func() corev1.ResourceList { asked++; return allocatable() }
+	l.hold(guest("a", "3", "0"))
+	l.hold(guest("b", "1", "0"))
+	l.hold(guest("c", "0", "0"))
+	l.leave(t.Context(), "c")
+	if asked != 0 {
+		t.Errorf("asked %d times without a resize that waits", asked)
+	}
+	l.expect(guest("b", "2", "0"), corev1.PodReasonDeferred)
+	asked = 0
+	l.leave(t.Context(), "a")
+	if asked != 1 {
+		t.Errorf("asked %d times for a resize that waits, want once", asked)
+	}
+	l.expectGranted("b")
+}
+
 func TestAPodThatNeverStartedLeavesTheRoom(t *testing.T) {
 	l := newLodge(t)
 	none := slices.Values([]*corev1.Pod{})

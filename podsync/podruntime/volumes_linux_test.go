@@ -113,6 +113,9 @@ func TestSecretsAndTokensAreInMemory(t *testing.T) {
 	if mounted := len(points) == 1; mounted && st.Type != tmpfs {
 		t.Errorf("the file system has the type %x", st.Type)
 	}
+	if info, err := os.Stat(memoryPath(dir)); err != nil || info.Mode() != fs.ModeDir|0o755 { // no user but root writes in it
+		t.Errorf("it has the mode %v, %v", info.Mode(), err)
+	}
 	for name, tc := range map[string]struct {
 		source corev1.VolumeSource
 		secret bool
