@@ -9,14 +9,22 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
 // Check implements podruntime.Checker: a pod that needs isolation is refused.
 func (r *Runtime) Check(pod *corev1.Pod) error {
-	why := unsupported(pod, int64(os.Geteuid()))
+	own, err := ownUser()
+	if err != nil {
+		return err
+	}
+	why := own.unsupported(pod)
 	if why == "" && r.cfg.CPUs == nil && len(pod.Spec.ResourceClaims) > 0 {
 		why = "resource claims: this kubelet has no devices"
 	}
@@ -29,52 +37,148 @@ func (r *Runtime) Check(pod *corev1.Pod) error {
 	return nil
 }
 
-// unsupported returns the parts of a pod that processes can't have, or nothing. uid is
-// the user that everything runs as.
-func unsupported(pod *corev1.Pod, uid int64) string {
-	var why []string
-	add := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
-	user := func(what string, run *int64, nonRoot *bool) {
-		if run != nil && *run != uid {
-			add("%s: runAsUser %d, but everything runs as user %d", what, *run, uid)
-		}
-		if nonRoot != nil && *nonRoot && uid == 0 {
-			add("%s: runAsNonRoot, but everything runs as root", what)
-		}
+// A user is the user that everything runs as, with its groups.
+type user struct {
+	uid    int64
+	groups []int64 // the primary one, too
+}
+
+// ownUser returns the user of this process.
+func ownUser() (user, error) {
+	groups, err := os.Getgroups()
+	u := user{uid: int64(os.Geteuid()), groups: []int64{int64(os.Getegid())}}
+	for _, g := range groups {
+		u.groups = append(u.groups, int64(g))
 	}
-	if h := pod.Spec.HostUsers; h != nil && !*h {
-		add("hostUsers: processes have the users of the machine")
+	return u, err
+}
+
+// unsupported returns the parts of a pod that processes of this user can't have, or nothing.
+func (u user) unsupported(pod *corev1.Pod) string {
+	r := refusal{user: u}
+	if set(pod.Spec.HostUsers, false) {
+		r.add("hostUsers: processes have the users of the machine")
+	}
+	if name := pod.Spec.RuntimeClassName; name != nil && *name != "" {
+		r.add("runtimeClassName %s: there are no handlers", *name)
 	}
 	if s := pod.Spec.SecurityContext; s != nil {
-		user("pod", s.RunAsUser, s.RunAsNonRoot)
+		r.pod(s)
 	}
-	check := func(c *corev1.Container) {
-		what := "container " + c.Name
-		if len(c.Command) == 0 {
-			add("%s: no command, and images are not pulled", what)
-		}
-		if s := c.SecurityContext; s != nil {
-			user(what, s.RunAsUser, s.RunAsNonRoot)
-			if s.ReadOnlyRootFilesystem != nil && *s.ReadOnlyRootFilesystem {
-				add("%s: readOnlyRootFilesystem, but it has the file system of the machine", what)
-			}
-		}
-		for _, a := range c.VolumeMounts {
-			if r := a.RecursiveReadOnly; r != nil && *r == corev1.RecursiveReadOnlyEnabled {
-				add("%s: recursiveReadOnly of the mount at %s", what, a.MountPath)
-			}
-			for _, b := range c.VolumeMounts {
-				if strings.HasPrefix(b.MountPath, strings.TrimSuffix(a.MountPath, "/")+"/") {
-					add("%s: a mount at %s inside that at %s", what, b.MountPath, a.MountPath)
-				}
-			}
+	data := map[string]bool{}
+	for i := range pod.Spec.Volumes {
+		data[pod.Spec.Volumes[i].Name] = podenv.IsData(&pod.Spec.Volumes[i])
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			r.container(&list[i], data)
 		}
 	}
-	for i := range pod.Spec.InitContainers {
-		check(&pod.Spec.InitContainers[i])
+	return strings.Join(r.why, "; ")
+}
+
+// A refusal collects what a pod can't have.
+type refusal struct {
+	user
+	why []string
+}
+
+func (r *refusal) add(format string, args ...any) {
+	r.why = append(r.why, fmt.Sprintf(format, args...))
+}
+
+// set reports whether a field has a value.
+func set[T comparable](field *T, value T) bool { return field != nil && *field == value }
+
+// pod refuses what the security context of a pod asks for.
+func (r *refusal) pod(s *corev1.PodSecurityContext) {
+	r.identity("pod", s.RunAsUser, s.RunAsGroup, s.RunAsNonRoot)
+	r.confinement("pod", s.SeccompProfile, s.AppArmorProfile, s.SELinuxOptions)
+	for _, g := range s.SupplementalGroups {
+		r.group("pod: supplementalGroups", &g)
 	}
-	for i := range pod.Spec.Containers {
-		check(&pod.Spec.Containers[i])
+	r.group("pod: fsGroup", s.FSGroup)
+	if set(s.SupplementalGroupsPolicy, corev1.SupplementalGroupsPolicyStrict) {
+		r.add("pod: supplementalGroupsPolicy Strict, but everything has the groups of the kubelet")
 	}
-	return strings.Join(why, "; ")
+	for _, c := range s.Sysctls {
+		r.add("pod: sysctl %s, but the kernel's are those of the machine", c.Name)
+	}
+}
+
+// container refuses what a container asks for. data says which volumes have data of the API.
+func (r *refusal) container(c *corev1.Container, data map[string]bool) {
+	what := "container " + c.Name
+	if len(c.Command) == 0 {
+		r.add("%s: no command, and images are not pulled", what)
+	}
+	if l := c.Lifecycle; l != nil && l.StopSignal != nil && *l.StopSignal != corev1.SIGTERM {
+		r.add("%s: stopSignal %s, but containers are stopped with SIGTERM", what, *l.StopSignal)
+	}
+	if s := c.SecurityContext; s != nil {
+		r.identity(what, s.RunAsUser, s.RunAsGroup, s.RunAsNonRoot)
+		r.confinement(what, s.SeccompProfile, s.AppArmorProfile, s.SELinuxOptions)
+		if set(s.ReadOnlyRootFilesystem, true) {
+			r.add("%s: readOnlyRootFilesystem, but it has the file system of the machine", what)
+		}
+		if set(s.AllowPrivilegeEscalation, false) {
+			r.add("%s: allowPrivilegeEscalation false, but processes may run setuid programs", what)
+		}
+		if set(s.Privileged, true) && r.uid != 0 {
+			r.add("%s: privileged, but everything runs as user %d", what, r.uid)
+		}
+		if p := s.Capabilities; p != nil && len(p.Add)+len(p.Drop) > 0 {
+			r.add("%s: capabilities, but processes have those of the kubelet", what)
+		}
+	}
+	var paths []string
+	for _, a := range c.VolumeMounts {
+		if set(a.RecursiveReadOnly, corev1.RecursiveReadOnlyEnabled) {
+			r.add("%s: recursiveReadOnly of the mount at %s", what, a.MountPath)
+		} else if a.ReadOnly && !data[a.Name] {
+			r.add("%s: readOnly of the mount at %s, but processes can write to it", what, a.MountPath)
+		}
+		paths = append(paths, strings.TrimSuffix(filepath.Clean(a.MountPath), "/")+"/")
+	}
+	slices.Sort(paths) // what is inside a mount follows it
+	for i, outer := 1, 0; i < len(paths); i++ {
+		if paths[i] == paths[outer] || !strings.HasPrefix(paths[i], paths[outer]) {
+			outer = i
+			continue
+		}
+		r.add("%s: a mount at %s inside that at %s", what, filepath.Clean(paths[i]), filepath.Clean(paths[outer]))
+	}
+}
+
+// identity refuses another user or group.
+func (r *refusal) identity(what string, uid, gid *int64, nonRoot *bool) {
+	if uid != nil && *uid != r.uid {
+		r.add("%s: runAsUser %d, but everything runs as user %d", what, *uid, r.uid)
+	}
+	if gid != nil && *gid != r.groups[0] {
+		r.add("%s: runAsGroup %d, but everything runs with group %d", what, *gid, r.groups[0])
+	}
+	if set(nonRoot, true) && r.uid == 0 {
+		r.add("%s: runAsNonRoot, but everything runs as root", what)
+	}
+}
+
+// group refuses a group that processes are not in.
+func (r *refusal) group(what string, gid *int64) {
+	if gid != nil && !slices.Contains(r.groups, *gid) {
+		r.add("%s %d, but the kubelet is not in that group", what, *gid)
+	}
+}
+
+// confinement refuses profiles and labels.
+func (r *refusal) confinement(what string, seccomp *corev1.SeccompProfile, appArmor *corev1.AppArmorProfile, labels *corev1.SELinuxOptions) {
+	if seccomp != nil && seccomp.Type != corev1.SeccompProfileTypeUnconfined {
+		r.add("%s: seccompProfile %s, but processes are not confined", what, seccomp.Type)
+	}
+	if appArmor != nil && appArmor.Type != corev1.AppArmorProfileTypeUnconfined {
+		r.add("%s: appArmorProfile %s, but processes are not confined", what, appArmor.Type)
+	}
+	if labels != nil && *labels != (corev1.SELinuxOptions{}) {
+		r.add("%s: seLinuxOptions, but processes have the label of the kubelet", what)
+	}
 }
