@@ -44,7 +44,7 @@
 //
 // After each step there is a place at rest, when programs have had time to finish and the
 // next step has not begun. There, objects are edited and deleted. An object that a program
-// has created for another one, with a controller reference, must come back; see Config.Once.
+// has created for another one, with an owner reference, must come back; see Config.Once.
 // ReplicaSets without replicas are the history of a Deployment, and are not compared.
 // After the deletion of any other object, the garbage collector runs. Then it is a finding
 // if an object stays that a program has created for it, or if a finalizer of a program stays.

@@ -836,7 +836,7 @@ func settled(bug string) func(w *explore.World) explore.Scenario {
 					AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() },
 					DeleteFunc: func(obj any) {
 						switch bug {
-						case "no deletions":
+						case "no deletions", "no controller":
 							return
 						case "tombstones":
 							_ = obj.(*corev1.ConfigMap) // not that of an object whose deletion was missed
@@ -882,6 +882,9 @@ func settled(bug string) func(w *explore.World) explore.Scenario {
 					if bug != "no owner" {
 						child.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
 					}
+					if bug == "no controller" {
+						child.OwnerReferences[0].Controller = nil
+					}
 					if _, err := maps.Create(ctx, child, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 						poke()
 					}
@@ -900,7 +903,9 @@ func TestRest(t *testing.T) {
 	for bug, want := range map[string][]string{
 		"":             nil,
 		"no deletions": {"delete ConfigMap default/app-child @ p: rest app #1"}, // a new list has an event for app
-		"tombstones":   {"delete unseen ConfigMap default/app-child @ p: rest app #1"},
+		// Owns of controller-runtime ignores an owner that is no controller.
+		"no controller": {"delete ConfigMap default/app-child @ p: rest app #1"},
+		"tombstones":    {"delete unseen ConfigMap default/app-child @ p: rest app #1"},
 		"no finalization": {
 			"delete unseen ConfigMap default/app @ p: rest app #1", "delete ConfigMap default/app @ p: rest app #1",
 		},

@@ -189,13 +189,14 @@ func (w *World) object(name string) metav1.Object {
 }
 
 // owned reports whether a program has created an object for another one, and so must
-// create it again.
+// create it again. The owner need not be the controller: a program that forgets that in its
+// references, and so sees no event of the object, is to be found.
 func (w *World) owned(obj metav1.Object) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r, ok := obj.(runtime.Object)
 	once := ok && (slices.Contains(w.cfg.Once, r.GetObjectKind().GroupVersionKind().Kind) || slices.Contains(w.cfg.Once, objectName(r)) || isHistory(r))
-	return w.history.made[obj.GetUID()] && metav1.GetControllerOf(obj) != nil && !once
+	return w.history.made[obj.GetUID()] && len(obj.GetOwnerReferences()) > 0 && !once
 }
 
 // missing returns an error if an object does not exist that existed before.
@@ -313,7 +314,8 @@ func (w *World) surplus(most map[string]int) error {
 		if err != nil || !made[m.GetUID()] || m.GetDeletionTimestamp() != nil {
 			continue
 		}
-		if owner := metav1.GetControllerOf(m); owner == nil || exist[owner.UID] {
+		owners := m.GetOwnerReferences()
+		if len(owners) == 0 || slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool { return exist[o.UID] }) {
 			now[group(obj, m)]++
 		}
 	}
