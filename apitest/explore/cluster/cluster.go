@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -123,6 +124,8 @@ func (c *cluster) pod(ctx context.Context, pod *corev1.Pod) error {
 		now := metav1.Now()
 		pod.Status.Phase, pod.Status.StartTime = corev1.PodRunning, &now
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: now}}
+		pod.Status.PodIP = address(pod)
+		pod.Status.PodIPs = []corev1.PodIP{{IP: pod.Status.PodIP}}
 	case owner != nil && owner.Kind == "Job" && pod.Status.StartTime != nil && time.Since(pod.Status.StartTime.Time) >= jobPodRuns:
 		pod.Status.Phase, pod.Status.Conditions = corev1.PodSucceeded, nil
 	default:
@@ -130,6 +133,15 @@ func (c *cluster) pod(ctx context.Context, pod *corev1.Pod) error {
 	}
 	_, err := c.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 	return err
+}
+
+// address returns the IP address of a pod. A pod that is created again under its name has the
+// same one, so that runs whose orders differ can be compared.
+func address(pod *corev1.Pod) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(pod.Namespace + "/" + pod.Name))
+	ip := h.Sum(nil)
+	return net.IPv4(10, ip[1], ip[2], ip[3]).String()
 }
 
 func finished(pod *corev1.Pod) bool {
@@ -157,12 +169,12 @@ func (c *cluster) podsOf(owner metav1.Object) (pods, going []*corev1.Pod) {
 	return pods, going
 }
 
-// newPod returns a pod of a template.
+// newPod returns a pod of a template, whose name is ignored.
 func newPod(template *corev1.PodTemplateSpec, owner *metav1.OwnerReference) *corev1.Pod {
 	t := template.DeepCopy()
-	pod := &corev1.Pod{ObjectMeta: t.ObjectMeta, Spec: t.Spec}
-	pod.OwnerReferences = []metav1.OwnerReference{*owner}
-	return pod
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Labels: t.Labels, Annotations: t.Annotations, Finalizers: t.Finalizers, OwnerReferences: []metav1.OwnerReference{*owner},
+	}, Spec: t.Spec}
 }
 
 func (c *cluster) deletePod(ctx context.Context, pod *corev1.Pod) error {

@@ -6,6 +6,7 @@ package cluster_test
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -103,12 +104,16 @@ func TestRun(t *testing.T) {
 		go func() { ended <- cluster.Run(ctx, s, s.Config(apitest.User{})) }()
 		d := web(s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Data: map[string]string{"image": "i:1"}}).(*corev1.ConfigMap))
 		d.Namespace = "default"
+		d.Spec.Template.Name = "web" // some operators set it; it is ignored
 		s.Put(d)
 		ready := func() error {
 			time.Sleep(10 * time.Second)
 			pods := apitest.List[*corev1.Pod](s, "")
 			if len(pods) != 2 || pods[0].Status.Phase != corev1.PodRunning {
 				return fmt.Errorf("%d pods: %v", len(pods), pods)
+			}
+			if a, b := pods[0].Status.PodIPs, pods[1].Status.PodIPs; len(a) != 1 || a[0].IP != pods[0].Status.PodIP || reflect.DeepEqual(a, b) {
+				return fmt.Errorf("the addresses are %v and %v", a, b)
 			}
 			return nil
 		}
