@@ -13,8 +13,8 @@
 //   - A StatefulSet gets Pods and their PersistentVolumeClaims, one after the other. After an
 //     update, the Pods are replaced one by one, from the last one on.
 //   - A Job gets Pods, and is complete after enough of them have succeeded.
-//   - A Pod becomes Running and Ready, with an address that depends on its name. A Pod of a Job
-//     succeeds ten seconds later. A deleted Pod is removed.
+//   - A Pod becomes Running and Ready. All have one address, so that runs can be compared. A Pod
+//     of a Job succeeds ten seconds later. A deleted Pod is removed.
 //   - The status of Deployments, ReplicaSets, StatefulSets and Jobs is kept.
 //   - A namespace gets the ServiceAccount default and the ConfigMap kube-root-ca.crt.
 //   - The garbage collector runs.
