@@ -55,6 +55,7 @@ func (r *onLease) observed(now time.Duration) {
 		}
 	}
 	if r.records != nil && maps.Equal(annotations, r.annotations) { // true for most renewals
+		r.annotations = annotations // one map instead of two: the other Lease is gone
 		return
 	}
 	known, before := r.records, r.annotations
