@@ -73,13 +73,32 @@ func testDeathsInDecodeAreCounted(t *testing.T) {
 	if *seen != DefaultAttempts {
 		t.Errorf("it was decoded %d times, want %d", *seen, DefaultAttempts)
 	}
-	// Others are not affected, and Forget gives it another chance at once, also in the
-	// process that has just rejected it.
+	// Others are not affected, and Forget gives it another chance at once.
 	n.delivers("C")
 	n.restarts()
 	n.is("C", isTrue, PhaseTrial, ReasonTrial)
 	n.delivers("B")
 	n.is("C", isFalse, PhaseTrial, ReasonCrashLoop)
+	if err := n.c.Forget(ref("B").Digest); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	if *seen != DefaultAttempts+1 {
+		t.Errorf("it was decoded %d times after Forget, want %d", *seen, DefaultAttempts+1)
+	}
+}
+
+// TestForgetEndsTheCountOfDeaths also in the process that has just rejected it.
+func TestForgetEndsTheCountOfDeaths(t *testing.T) { synctest.Test(t, testForgetEndsTheCountOfDeaths) }
+func testForgetEndsTheCountOfDeaths(t *testing.T) {
+	n, seen := dying(t)
+	for range DefaultAttempts {
+		n.delivers("B")
+		n.kill()
+		n.start()
+	}
+	n.delivers("B")
+	n.is("A", isFalse, PhaseGood, ReasonCrashLoop)
 	if err := n.c.Forget(ref("B").Digest); err != nil {
 		t.Fatal(err)
 	}

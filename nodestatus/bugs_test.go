@@ -6,6 +6,9 @@ package nodestatus
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
 )
@@ -187,5 +191,54 @@ func TestRegistrationIsRetriedWithJitter(t *testing.T) {
 	}
 	if slices.Equal(gaps[0], gaps[1]) {
 		t.Error("two nodes have the same pauses: there is no jitter")
+	}
+}
+
+// stripper is the transport to an API server whose admission webhook takes a
+// label out of every patch.
+type stripper struct{ next http.RoundTripper }
+
+func (s stripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPatch {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		body = regexp.MustCompile(`"labels":\{[^}]*\},`).ReplaceAll(body, nil)
+		r = r.Clone(r.Context())
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(string(body))), int64(len(body))
+	}
+	return s.next.RoundTrip(r)
+}
+
+// A webhook that undoes part of each write is answered once, then with each
+// report; not every ten seconds.
+func TestWebhookThatUndoesAWrite(t *testing.T) { synctest.Test(t, testWebhook) }
+
+func testWebhook(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	restConfig := s.Config(apitest.NodeUser(node1))
+	restConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return stripper{next} })
+	client, err := kubernetes.NewForConfig(restConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zone := &knob[string]{value: "a"}
+	w := start(t, s, Config{Client: client.CoreV1(), NodeCredentials: true, Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
+		n.Labels["zone"] = zone.get()
+		return nil
+	}}})
+	watch(t, w.c, s.Client(apitest.NodeUser(node1)))
+	s.ResetJournal()
+	zone.set("b")
+	w.c.Trigger(node1)
+	w.pass(time.Hour)
+	// Two for the change, two for each report; the time to the next report is
+	// drawn again after each, and is half of the interval at least.
+	if n := len(s.Requests(patches)); n < 12 || n > 2+2*24 {
+		t.Errorf("%d patches in an hour", n)
+	}
+	if w.node().Labels["zone"] != "a" {
+		t.Error("the webhook did not strip the label")
 	}
 }
