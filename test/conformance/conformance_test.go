@@ -328,7 +328,11 @@ func (s *suite) execute(ctx context.Context, name string, args []string) ([]spec
 }
 
 // report writes a table by file, and fails the test for each spec that failed.
-func report(t *testing.T, specs []spec) {
+func report(t *testing.T, specs []spec) { reportKnown(t, specs, nil) }
+
+// reportKnown is report for nodes on which some specs of a file can't pass: known has how many. The test
+// fails if more of a file do not pass.
+func reportKnown(t *testing.T, specs []spec, known map[string]int) {
 	t.Helper()
 	if len(specs) == 0 {
 		t.Fatal("no spec has run")
@@ -353,7 +357,16 @@ func report(t *testing.T, specs []spec) {
 		default:
 			r.failed++
 			total.failed++
-			t.Errorf("%s: %s (%v)\n%s", s.state, s.name, s.took.Round(time.Second), firstLine(s.failure))
+			say := t.Errorf
+			if known[s.file] > 0 {
+				say = t.Logf // the number decides
+			}
+			say("%s: %s (%v)\n%s", s.state, s.name, s.took.Round(time.Second), firstLine(s.failure))
+		}
+	}
+	for file, r := range rows {
+		if n := known[file]; n > 0 && r.failed > n {
+			t.Errorf("%d specs of %s did not pass, at most %d are known not to", r.failed, file, n)
 		}
 	}
 	var b strings.Builder

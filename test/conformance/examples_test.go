@@ -64,7 +64,25 @@ func TestSpecsOnSimulatedPods(t *testing.T) {
 	s := newExampleSuite(t, apiFiles)
 	s.startExample(t, "fleet", "--kubeconfig="+s.ownCopy(t, s.cluster.AdminKubeconfig(), "kubeconfig"), "--nodes=3", "--pod-duration=1s")
 	s.awaitNodes(t, 3)
-	report(t, s.run(t, workers(), s.arguments()...))
+	reportKnown(t, s.run(t, workers(), s.arguments()...), simulated)
+}
+
+// simulated has how many specs of each file can't pass on simulated pods, which run no command. All specs of the
+// other files pass or are left out. test/e2e/README.md has the reasons.
+var simulated = map[string]int{
+	"apps/cronjob.go":     3,
+	"apps/deployment.go":  1,
+	"apps/disruption.go":  5,
+	"apps/job.go":         24,
+	"apps/rc.go":          1,
+	"apps/replica_set.go": 1,
+	"apps/statefulset.go": 2,
+
+	"common/node/configmap.go":      3,
+	"common/node/init_container.go": 2,
+	"common/node/pods.go":           5,
+	"common/node/secrets.go":        3,
+	"node/pods.go":                  6,
 }
 
 // newExampleSuite starts a control plane for the specs in some files of test/e2e.
