@@ -5,6 +5,7 @@ package nodestatus
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,4 +132,46 @@ func TestAProgramWithAnInformerHasNoSecondWatch(t *testing.T) {
 			t.Errorf("%d watches", n)
 		}
 	})
+}
+
+// A watch may show what other clients do to a new Node before the answer to its creation
+// arrives. Nothing shows it a second time.
+func TestEventsBeforeTheAnswerToTheCreationAreNotLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		other func(s *apitest.Server)
+		seen  func(w *world) bool
+	}{
+		"Taints": {
+			other: func(s *apitest.Server) {
+				apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{foreign} })
+			},
+			seen: func(w *world) bool {
+				return slices.Equal(taints(w.node()), []string{"example.com/admin:NoExecute", "example.com/dedicated=gpu:NoSchedule"})
+			},
+		},
+		"Condition": {
+			other: func(s *apitest.Server) { unknown(s) },
+			seen:  func(w *world) bool { return w.condition(corev1.NodeReady).Status == corev1.ConditionTrue },
+		},
+		"Deletion": {
+			other: func(s *apitest.Server) { apitest.Remove[*corev1.Node](s, "", node1) },
+			seen:  func(w *world) bool { return apitest.Get[*corev1.Node](w.server, "", node1) != nil },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := apitest.New(apitest.Options{})
+				s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "nodes"}, Times: 1, Served: func(apitest.Request) {
+					time.Sleep(time.Second) // the watch has begun, and the answer is under way
+					c.other(s)
+					time.Sleep(time.Second)
+				}})
+				w := watching(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), KeepTaints: []corev1.Taint{kept}, OnDeleted: DeletedReregister})
+				w.pass(3 * DefaultSyncInterval)
+				if !c.seen(w) {
+					t.Errorf("the Node is %v", apitest.Get[*corev1.Node](s, "", node1))
+				}
+			})
+		})
+	}
 }
