@@ -127,8 +127,12 @@ func (r *refusal) container(c *corev1.Container, data map[string]bool) {
 		if set(s.Privileged, true) && r.uid != 0 {
 			r.add("%s: privileged, but everything runs as user %d", what, r.uid)
 		}
-		if p := s.Capabilities; p != nil && len(p.Add)+len(p.Drop) > 0 {
-			r.add("%s: capabilities, but processes have those of the kubelet", what)
+		if p := s.Capabilities; p != nil && len(p.Drop) > 0 {
+			r.add("%s: capabilities.drop, but processes have those of the kubelet", what)
+		}
+		// kubectl debug asks for SYS_PTRACE.
+		if p := s.Capabilities; p != nil && len(p.Add) > 0 && r.uid != 0 {
+			r.add("%s: capabilities.add, but everything runs as user %d", what, r.uid)
 		}
 	}
 	var paths []string

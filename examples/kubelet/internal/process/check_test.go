@@ -87,8 +87,8 @@ func TestSecurityContexts(t *testing.T) {
 		want string
 	}{
 		"Capabilities": {
-			{corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}, "container c: capabilities"},
-			{corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}}, "container c: capabilities"},
+			{corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}, "container c: capabilities.drop"},
+			{corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}}, "container c: capabilities.add"},
 			{corev1.SecurityContext{Capabilities: &corev1.Capabilities{}}, machine},
 		},
 		"Privileged":     {{corev1.SecurityContext{Privileged: new(true)}, "container c: privileged"}, {corev1.SecurityContext{Privileged: new(false)}, machine}},
@@ -167,8 +167,10 @@ func TestSecurityContexts(t *testing.T) {
 		s    corev1.SecurityContext
 		want string
 	}{
-		"runAsNonRoot": {corev1.SecurityContext{RunAsNonRoot: new(true)}, "container c: runAsNonRoot"},
-		"privileged":   {corev1.SecurityContext{Privileged: new(true)}, ""},
+		"runAsNonRoot":  {corev1.SecurityContext{RunAsNonRoot: new(true)}, "container c: runAsNonRoot"},
+		"privileged":    {corev1.SecurityContext{Privileged: new(true)}, ""},
+		"kubectl debug": {corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE"}}}, ""},
+		"fewer":         {corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}, "container c: capabilities.drop"},
 	} {
 		got := root.unsupported(podWith(func(_ *corev1.PodSpec, c *corev1.Container) { c.SecurityContext = &tc.s }))
 		if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
