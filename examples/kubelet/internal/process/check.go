@@ -127,12 +127,13 @@ func (r *refusal) container(c *corev1.Container, data map[string]bool) {
 		if set(s.Privileged, true) && r.uid != 0 {
 			r.add("%s: privileged, but everything runs as user %d", what, r.uid)
 		}
-		if p := s.Capabilities; p != nil && len(p.Drop) > 0 {
-			r.add("%s: capabilities.drop, but processes have those of the kubelet", what)
-		}
-		// kubectl debug asks for SYS_PTRACE.
-		if p := s.Capabilities; p != nil && len(p.Add) > 0 && r.uid != 0 {
-			r.add("%s: capabilities.add, but everything runs as user %d", what, r.uid)
+		if caps := s.Capabilities; caps != nil {
+			if len(caps.Drop) > 0 {
+				r.add("%s: capabilities.drop, but processes have those of the kubelet", what)
+			}
+			if len(caps.Add) > 0 && r.uid != 0 { // as root, kubectl debug gets the SYS_PTRACE that it asks for
+				r.add("%s: capabilities.add, but everything runs as user %d", what, r.uid)
+			}
 		}
 	}
 	var paths []string
