@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,23 +21,29 @@ import (
 func TestDiskPressure(t *testing.T) {
 	for name, test := range map[string]struct {
 		space
-		err  error
-		want corev1.ConditionStatus // empty: an error
+		minFree int
+		err     error
+		want    corev1.ConditionStatus // empty: err, or that of minFree
 	}{
-		"half is free":        {space: space{1000, 500, 1000, 500}, want: corev1.ConditionFalse},
-		"a tenth is free":     {space: space{1000, 100, 1000, 50}, want: corev1.ConditionFalse},
-		"few bytes are free":  {space: space{1000, 99, 1000, 500}, want: corev1.ConditionTrue},
-		"few inodes are free": {space: space{1000, 500, 1000, 49}, want: corev1.ConditionTrue},
-		"no inodes":           {space: space{1000, 500, 0, 0}, want: corev1.ConditionFalse},
-		"another system":      {err: errors.ErrUnsupported, want: corev1.ConditionUnknown},
-		"no such path":        {err: fs.ErrNotExist},
+		"half is free":        {space: space{1000, 500, 1000, 500}, minFree: 10, want: corev1.ConditionFalse},
+		"a tenth is free":     {space: space{1000, 100, 1000, 50}, minFree: 10, want: corev1.ConditionFalse},
+		"few bytes are free":  {space: space{1000, 99, 1000, 500}, minFree: 10, want: corev1.ConditionTrue},
+		"few inodes are free": {space: space{1000, 500, 1000, 49}, minFree: 10, want: corev1.ConditionTrue},
+		"no inodes":           {space: space{1000, 500, 0, 0}, minFree: 10, want: corev1.ConditionFalse},
+		"a large disk":        {space: space{1000, 10, 1000, 5}, minFree: 1, want: corev1.ConditionFalse},
+		"a full large disk":   {space: space{1000, 9, 1000, 5}, minFree: 1, want: corev1.ConditionTrue},
+		"nothing has to be":   {space: space{1000, 0, 1000, 0}, minFree: 0, want: corev1.ConditionFalse},
+		"another system":      {minFree: 10, err: errors.ErrUnsupported, want: corev1.ConditionUnknown},
+		"no such path":        {minFree: 10, err: fs.ErrNotExist},
+		"more than all":       {minFree: 101},
+		"less than nothing":   {minFree: -1},
 	} {
 		node := &corev1.Node{}
-		err := diskPressure("/pods", func(string) (space, error) { return test.space, test.err })(t.Context(), node)
+		err := diskPressure("/pods", test.minFree, func(string) (space, error) { return test.space, test.err })(t.Context(), node)
 		got := status.FindCondition(node.Status.Conditions, corev1.NodeDiskPressure)
 		switch {
 		case test.want == "":
-			if !errors.Is(err, test.err) || got != nil {
+			if err == nil || got != nil || test.err != nil && !errors.Is(err, test.err) || test.err == nil && !strings.Contains(err.Error(), "minFree") {
 				t.Errorf("%s: %v, %v", name, err, got)
 			}
 		case err != nil || got == nil || got.Status != test.want:
@@ -49,7 +56,7 @@ func TestDiskPressure(t *testing.T) {
 func TestDiskPressureLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := space{bytes: 1000, freeBytes: 10}
-		setter := diskPressure("/pods", func(string) (space, error) { return free, nil })
+		setter := diskPressure("/pods", 10, func(string) (space, error) { return free, nil })
 		pressure := func() corev1.ConditionStatus {
 			node := &corev1.Node{}
 			if err := setter(t.Context(), node); err != nil {

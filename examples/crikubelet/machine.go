@@ -33,7 +33,7 @@ func (k *kubelet) setters(ctx context.Context) []nodestatus.Setter {
 		nodestatus.StandardLabels(),
 		nodestatus.KubeletPort(int32(k.port)),
 		nodestatus.Capacity(k.capacity, nil),
-		nodestatus.DiskPressure(k.root),
+		nodestatus.DiskPressure(k.root, k.minFreeDisk),
 		nodestatus.DeclaredFeatures( // of podruntime and nodeapi
 			"RestartAllContainersOnContainerExits", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
 			nodeapi.FeatureWebSockets,

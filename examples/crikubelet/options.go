@@ -26,6 +26,7 @@ type options struct {
 	offline         bool
 	endpoint        string
 	root            string
+	minFreeDisk     int
 	logDir          string
 	cgroupParent    string
 	registry        string
@@ -60,6 +61,7 @@ func parse(args []string) (*options, error) {
 		"never give the node's name to another machine or to a process with another folder, because both would run each pod")
 	o.StringVar(&o.endpoint, "container-runtime-endpoint", "unix:///run/containerd/containerd.sock", "`socket` of the container runtime")
 	o.StringVar(&o.root, "root-dir", "/var/lib/kubewright-crikubelet", "`folder` for pods, volumes and records")
+	o.IntVar(&o.minFreeDisk, "min-free-disk", 10, "`percentage` of the file system of ROOT-DIR that must be free; with less the node has DiskPressure, and gets no pods; 0: never")
 	o.StringVar(&o.logDir, "log-dir", "", "`folder` of the containers' logs (default ROOT-DIR/logs)")
 	o.StringVar(&o.cgroupParent, "cgroup-parent", "", "`cgroup` of all pods, as the runtime's cgroup driver writes it; below a path each pod has its own (default: that of the runtime)")
 	o.StringVar(&o.registry, "plugin-registry-dir", "/var/lib/kubelet/plugins_registry", "`folder` in which DRA drivers register")
@@ -90,6 +92,9 @@ func parse(args []string) (*options, error) {
 	}
 	if o.imageGC.High > 0 && o.imageGC.Low > o.imageGC.High || o.imageGC.High > 100 {
 		problems = append(problems, fmt.Errorf("--image-gc-low %d and --image-gc-high %d: want percentages, the lower one first", o.imageGC.Low, o.imageGC.High))
+	}
+	if o.minFreeDisk < 0 || o.minFreeDisk > 100 {
+		problems = append(problems, fmt.Errorf("--min-free-disk: %d is not a percentage from 0 to 100", o.minFreeDisk))
 	}
 	if o.pullTimeout <= 0 {
 		problems = append(problems, errors.New("--image-pull-timeout must be positive"))

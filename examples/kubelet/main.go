@@ -261,7 +261,7 @@ func (k *kubelet) assembleNode(s settings, capacity corev1.ResourceList, conditi
 		NodeName:        k.nodeName,
 		Lease:           k.leases,
 		Template:        template(k.options, s),
-		Setters:         append(k.setters(capacity), condition, nodestatus.DiskPressure(k.options.root)),
+		Setters:         append(k.setters(capacity), condition, nodestatus.DiskPressure(k.options.root, k.options.minFreeDisk)),
 		HealthChecks:    []nodestatus.HealthCheck{k.podsAlive},
 		NodeCredentials: k.nodeCredentials,
 		// The Node comes back, its pods don't: the garbage collector of pods

@@ -26,6 +26,7 @@ type options struct {
 	bootstrapKubeconfig string
 	taint               bool
 	root                string
+	minFreeDisk         int
 	lockDir             string
 	configMap           string
 	configFile          string
@@ -50,6 +51,7 @@ func parse(args []string) (*options, error) {
 	o.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`path` of a kubeconfig file with a bootstrap token, with which the node requests its client certificate; instead of --kubeconfig, and implies --node-credentials")
 	o.BoolVar(&o.taint, "register-taint", true, "let only pods come that tolerate "+taintKey+", since they are not isolated from this machine")
 	o.StringVar(&o.root, "root-dir", "/var/lib/kubewright-kubelet", "`folder` for what has to outlive this process: pods, logs, exit codes")
+	o.IntVar(&o.minFreeDisk, "min-free-disk", 10, "`percentage` of the file system of ROOT-DIR that must be free; with less the node has DiskPressure, and gets no pods; 0: never")
 	o.StringVar(&o.lockDir, "lock-dir", filepath.Join(os.TempDir(), fmt.Sprintf("kubewright-nodes-%d", os.Getuid())), "`folder` in which the processes of this machine lock their node names")
 	o.StringVar(&o.configMap, "config-map", "", "`namespace/name/key` of a ConfigMap with settings; see README.md")
 	o.StringVar(&o.configFile, "config-file", "", "`path` of a file with settings, instead of a ConfigMap")
@@ -70,6 +72,9 @@ func parse(args []string) (*options, error) {
 	o.nodeName = *nodeName
 	if net.ParseIP(o.nodeIP) == nil {
 		return nil, fmt.Errorf("--node-ip: %q is no address", o.nodeIP)
+	}
+	if o.minFreeDisk < 0 || o.minFreeDisk > 100 {
+		return nil, fmt.Errorf("--min-free-disk: %d is not a percentage from 0 to 100", o.minFreeDisk)
 	}
 	if o.configDir == "" {
 		o.configDir = filepath.Join(o.root, "config")

@@ -7,7 +7,7 @@ node=demo-kubelet
 
 say "A kubelet joins; its pods are processes of this machine"
 start "$dir/kubelet" --kubeconfig="$(credentials "$node")" --node-name="$node" --node-credentials --client-ca-file="$dir/client-ca.crt" \
-  --root-dir="$dir/pods" --port=0 --register-taint=false
+  --root-dir="$dir/pods" --port=0 --min-free-disk=0 --register-taint=false
 show kubectl wait --for=create --timeout=60s "node/$node"
 show kubectl wait --for=condition=Ready --timeout=60s "node/$node"
 
@@ -87,7 +87,7 @@ before=$(kubectl get pods -l app=web -o 'jsonpath={range .items[*]}{.metadata.na
 kill -KILL "$example_pid"
 wait "$example_pid" 2>/dev/null || true
 start "$dir/kubelet" --kubeconfig="$(credentials "$node")" --node-name="$node" --node-credentials --client-ca-file="$dir/client-ca.crt" \
-  --root-dir="$dir/pods" --port=0 --register-taint=false
+  --root-dir="$dir/pods" --port=0 --min-free-disk=0 --register-taint=false
 until_log "Ready=True\|registered"
 show kubectl rollout status --timeout=90s deployment/web
 after=$(kubectl get pods -l app=web -o 'jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount}{"\n"}{end}' | sort)

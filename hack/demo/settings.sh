@@ -17,7 +17,7 @@ show kubectl create namespace kubewright
 show kubectl apply -f examples/rbac/kubelet.yaml
 settings 'labels: {room: blue}'
 start supervise "$dir/kubelet" --kubeconfig="$(credentials "$node")" --node-name="$node" --node-credentials --client-ca-file="$dir/client-ca.crt" \
-  --root-dir="$dir/pods" --port=0 --register-taint=false --sync-interval=1s \
+  --root-dir="$dir/pods" --port=0 --min-free-disk=0 --register-taint=false --sync-interval=1s \
   --config-map=kubewright/kubelet/settings.yaml --config-soak=5s --publish-cpus
 
 say "Good settings: checked, stored, on trial after a restart, then the last-known-good ones"

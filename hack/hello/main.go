@@ -116,7 +116,7 @@ func run(ctx context.Context, kubelet string, out io.Writer) (err error) {
 		return err
 	}
 	n, err := startNode(kubelet, "--kubeconfig="+kubeconfig, "--client-ca-file="+caFile,
-		"--node-name="+nodeName, "--node-credentials", "--register-taint=false", "--port=0", "--root-dir="+filepath.Join(dir, "node"))
+		"--node-name="+nodeName, "--node-credentials", "--register-taint=false", "--port=0", "--min-free-disk=0", "--root-dir="+filepath.Join(dir, "node"))
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func TestSpecsOnProcesses(t *testing.T) {
 	const node = "processes"
 	s.runPrograms(t, s.ownCopy(t, rig.Build(t).Agnhost, "agnhost"))
 	s.startExample(t, "kubelet", "--kubeconfig="+s.ownCopy(t, s.cluster.NodeKubeconfig(t, node), "kubeconfig"), "--node-name="+node, "--node-credentials",
-		"--root-dir="+filepath.Join(s.home, "kubelet"), "--port=0", "--register-taint=false", "-v=2",
+		"--root-dir="+filepath.Join(s.home, "kubelet"), "--port=0", "--min-free-disk=0", "--register-taint=false", "-v=2",
 		"--shutdown-grace-period-by-pod-priority=0=5s") // no process is left
 	s.awaitNodes(t, 1)
 	report(t, s.run(t, workers(), s.arguments()...))

@@ -52,7 +52,7 @@ func TestExampleKubeletJoins(t *testing.T) {
 
 	root := filepath.Join(t.TempDir(), "kubelet")
 	p := startBinary(t, buildExample(t, "kubelet"), "--bootstrap-kubeconfig="+bootstrap, "--node-name="+node,
-		"--root-dir="+root, "--port=0", "--rotate-server-certificates", "-v=2")
+		"--root-dir="+root, "--port=0", "--min-free-disk=0", "--rotate-server-certificates", "-v=2")
 	joined := awaitNode(t, client, node, "ready", isReady)
 
 	// The first serving certificate, and the next one.

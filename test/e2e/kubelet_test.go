@@ -49,7 +49,7 @@ func newKubeletRig(t *testing.T, cluster *harness.Cluster, node string, args ...
 		node: node, namespace: node, root: filepath.Join(t.TempDir(), "kubelet"), out: filepath.Join(t.TempDir(), "out"),
 		binary: buildExample(t, "kubelet"),
 	}
-	r.args = []string{"--kubeconfig=" + cluster.NodeKubeconfig(t, node), "--node-name=" + node, "--node-credentials", "--root-dir=" + r.root, "--port=0",
+	r.args = []string{"--kubeconfig=" + cluster.NodeKubeconfig(t, node), "--node-name=" + node, "--node-credentials", "--root-dir=" + r.root, "--port=0", "--min-free-disk=0",
 		// A short interval, so that the remains of a kubelet killed between two
 		// steps are found soon.
 		"--sync-interval=1s", "--orphan-delay=1s", "-v=2"}

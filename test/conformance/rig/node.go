@@ -55,7 +55,7 @@ func Crikubelet(t testing.TB, program string, c *harness.Cluster, r *Runtime, na
 	k.args = append([]string{
 		"--kubeconfig", c.NodeKubeconfig(t, name), "--node-name", name, "--node-credentials",
 		"--container-runtime-endpoint", r.Endpoint(), "--root-dir", filepath.Join(k.Dir, "root"),
-		"--cgroup-parent", r.CgroupParent(), "--plugin-registry-dir", r.Plugins(), "--port=0", "--max-pods", strconv.Itoa(MaxPods), "--image-gc-high=0", "-v=2",
+		"--cgroup-parent", r.CgroupParent(), "--plugin-registry-dir", r.Plugins(), "--port=0", "--min-free-disk=0", "--max-pods", strconv.Itoa(MaxPods), "--image-gc-high=0", "-v=2",
 	}, args...)
 	k.Start(t)
 	return k
