@@ -4,6 +4,7 @@
 package podsync
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -287,21 +288,13 @@ func (cfg *Config) complete() error {
 			return pod.Spec.NodeName != "" && (fleet || pod.Spec.NodeName == node)
 		}
 	}
-	if cfg.Policy.MassHold == 0 {
-		cfg.Policy.MassHold = DefaultMassHold
-	}
-	cfg.Policy.MassHold = min(cfg.Policy.MassHold, horizon)
+	cfg.Policy.MassHold = min(cmp.Or(cfg.Policy.MassHold, DefaultMassHold), horizon)
 	relist := DefaultRelist
 	if _, ok := cfg.Provider.(Watcher); ok {
 		relist = DefaultRelistWatched
 	}
-	if cfg.PendingAfter == 0 {
-		cfg.PendingAfter = DefaultPendingAfter
-	}
-	cfg.PendingAfter = min(max(cfg.PendingAfter, 0), horizon)
-	if cfg.Name == "" {
-		cfg.Name = DefaultName
-	}
+	cfg.PendingAfter = min(max(cmp.Or(cfg.PendingAfter, DefaultPendingAfter), 0), horizon)
+	cfg.Name = cmp.Or(cfg.Name, DefaultName)
 	const ms = time.Millisecond
 	for _, d := range []struct {
 		name     string

@@ -4,6 +4,7 @@
 package podsync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -164,7 +165,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if own {
 		loops.Go(func() { informer.RunWithContext(ctx) })
 	}
-	loops.Go(func() { c.lister.run(ctx, registration.HasSyncedChecker().Done()) })
+	loops.Go(func() { c.lister.run(ctx, registration.HasSyncedChecker()) })
 	loops.Go(func() { c.suspects.run(ctx) })
 	if c.cfg.Gate != nil {
 		loops.Go(func() { c.gates.run(ctx) })
@@ -226,7 +227,7 @@ func (c *Controller) CheckProvider(context.Context, string) error {
 	d := c.pods.now() - health.since
 	switch {
 	case health.since != 0 && d > providerPatience:
-	case !isDone(c.lister.ready.Done()):
+	case !cache.IsDone(c.lister.ready):
 		return errors.New("podsync: the pods of the node are not known yet")
 	default:
 		return nil
@@ -268,9 +269,7 @@ type Eviction struct {
 // ErrNotFound if the pod is unknown or has stopped. A pod that is ending already
 // keeps its reason, and ends sooner if Grace is shorter.
 func (c *Controller) Evict(ref Ref, eviction Eviction) error {
-	if eviction.Reason == "" {
-		eviction.Reason = ReasonEvicted
-	}
+	eviction.Reason = cmp.Or(eviction.Reason, ReasonEvicted)
 	c.pods.mu.Lock()
 	defer c.pods.mu.Unlock()
 	t := c.pods.find(ref)
@@ -356,8 +355,7 @@ func (c *Controller) Get(ref Ref) (Info, bool) {
 
 // infoOf returns the Info of a pod, without the pod. The lock of the table must be held.
 func (c *Controller) infoOf(t *entry) Info {
-	failures, err := t.Failures(core.Calls)
-	info := Info{Ref: t.ref, Stage: Stage(t.Stage()), Failures: failures, LastError: err}
+	info := Info{Ref: t.ref, Stage: Stage(t.Stage()), Failures: t.Failures(core.Calls), LastError: t.LastError()}
 	if call := t.InFlight(core.Calls); call != nil {
 		info.Call, info.CallSince = Op(call.Op), c.pods.epoch.Add(call.Since)
 	}

@@ -17,18 +17,10 @@ func (c *Controller) Kept() int {
 	c.pods.mu.Lock()
 	defer c.pods.mu.Unlock()
 	n := len(c.pods.pods) + len(c.pods.names) + len(c.reports.early) + len(c.pods.dirty) + c.pods.wakes.Len()
-	for q := range queueCount {
-		n += len(c.waiting(q))
+	for q := range c.pods.queues {
+		n += c.pods.queues[q].Len()
 	}
 	return n
-}
-
-// waiting returns the pods that wait in a queue.
-func (c *Controller) waiting(q int) []*entry {
-	if q < callQueues {
-		return c.loop.caller.queues[q].Items()
-	}
-	return c.loop.writer.queues[q-callQueues].Items()
 }
 
 // Lag returns the number of pods that are known by an answer to a write, and not yet by
@@ -57,8 +49,7 @@ func (c *Controller) DropTracks() int {
 	defer c.pods.mu.Unlock()
 	n := len(c.pods.pods)
 	c.pods.pods, c.pods.names, c.pods.dirty, c.pods.wakes = nil, nil, nil, queue.Heap[*entry]{}
-	c.loop.caller.queues = [callQueues]queue.Fifo[*entry]{}
-	c.loop.writer.queues = [writeQueues]queue.Fifo[*entry]{}
+	c.pods.queues = [queueCount]queue.Fifo[*entry]{}
 	return n
 }
 
@@ -104,8 +95,8 @@ func (c *Controller) BrokenInvariants(h History) (broken []string) {
 		if t.dirty != slices.Contains(b.dirty, t) {
 			wrong("dirty means that the pod is in table.dirty")
 		}
-		for q := range queueCount {
-			if t.queued[q] != slices.Contains(c.waiting(q), t) {
+		for q := range b.queues {
+			if t.queued[q] != slices.Contains(b.queues[q].Items(), t) {
 				wrong("queued[%d] means that the pod is in queue %d", q, q)
 			}
 		}
@@ -115,8 +106,10 @@ func (c *Controller) BrokenInvariants(h History) (broken []string) {
 		if t.InFlight(core.Writes) != nil {
 			writes++
 		}
-		if (t.cancelCall != nil) != (t.InFlight(core.Calls) != nil) || (t.cancelWrite != nil) != (t.InFlight(core.Writes) != nil) {
-			wrong("cancelCall and cancelWrite are set while a call or request is under way, and only then")
+		for _, lane := range []core.Lane{core.Calls, core.Writes} {
+			if (t.cancel[lane] != nil) != (t.InFlight(lane) != nil) {
+				wrong("the cancel of lane %d is set while a call or request is under way in it, and only then", lane)
+			}
 		}
 	}
 	if calls != c.loop.caller.running || writes != c.loop.writer.running {

@@ -4,6 +4,7 @@
 package podsync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,13 +59,7 @@ type gates struct {
 // started for, or else Config.NodeName.
 func (g *gates) nodeOf(t *entry) string {
 	bound, started := t.NodeName()
-	switch {
-	case bound != "":
-		return bound
-	case started != "":
-		return started
-	}
-	return g.nodeName
+	return cmp.Or(bound, started, g.nodeName)
 }
 
 // mayAct reports whether the gate of the pod's node was open when last asked.

@@ -352,8 +352,9 @@ func (st *State) report() *core.Report {
 	return &core.Report{Stopped: st.Stopped, Generation: st.Generation, Status: st.Status, Annotations: st.Annotations, Delete: st.Delete}
 }
 
-// take takes a report that did not come by List.
+// take takes a report that did not come by List. Its node does not count.
 func (r *reports) take(st State) {
+	st.NodeName = ""
 	fp := r.prints.of(&st)
 	r.pods.mu.Lock()
 	defer r.pods.mu.Unlock()
@@ -385,7 +386,7 @@ func (r *reports) take(st State) {
 // held.
 func (r *reports) apply(t *entry, at core.Moment, st *State, fp, seq uint64, fromList bool) bool {
 	if t.Repeats(fp, st.Stopped) {
-		r.repeated = core.Repeated{Seq: seq, FromList: fromList, NodeName: nodeIf(fromList, st)}
+		r.repeated = core.Repeated{Seq: seq, FromList: fromList, NodeName: st.NodeName}
 		if !r.pods.apply(t, at, &r.repeated).Changed {
 			return false
 		}
@@ -396,7 +397,7 @@ func (r *reports) apply(t *entry, at core.Moment, st *State, fp, seq uint64, fro
 	own := st.private()
 	before := r.observer.before(t)
 	news := r.pods.apply(t, at, core.Reported{
-		Seq: seq, FromList: fromList, Report: own.report(), FP: fp, NodeName: nodeIf(fromList, st),
+		Seq: seq, FromList: fromList, Report: own.report(), FP: fp, NodeName: st.NodeName,
 		Joined: r.gates.joined(t),
 	})
 	if news.Dropped != "" {
@@ -405,14 +406,6 @@ func (r *reports) apply(t *entry, at core.Moment, st *State, fp, seq uint64, fro
 	r.observer.starts(t, before)
 	r.pods.markDirty(t)
 	return true
-}
-
-// nodeIf returns the node of a state that List has returned.
-func nodeIf(fromList bool, st *State) string {
-	if fromList {
-		return st.NodeName
-	}
-	return ""
 }
 
 // join applies the report that came before its pod was added to the table. One without a UID

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
@@ -48,18 +49,10 @@ type listHealth struct {
 	err   error
 }
 
-func (h *listHealth) began(now instant) {
-	if h.since == 0 {
-		h.since = now
-	}
-}
-func (h *listHealth) failed(err error) { h.err = err }
-func (h *listHealth) succeeded()       { *h = listHealth{} }
-
 // run calls List until ctx is done: when the informer has synced, then each
 // Config.Relist, and when table.relist is woken.
-func (l *lister) run(ctx context.Context, synced <-chan struct{}) {
-	l.records.awaitPods(ctx, synced)
+func (l *lister) run(ctx context.Context, synced cache.DoneChecker) {
+	l.records.awaitPods(ctx, synced.Done())
 	var streak apierr.Streak
 	for ctx.Err() == nil {
 		l.gates.askAll(ctx, true)
@@ -74,7 +67,7 @@ func (l *lister) run(ctx context.Context, synced <-chan struct{}) {
 			wait = min(wait, l.retries.Delay(streak.Failures()))
 		default:
 			streak.OK(ctx, "Listing the provider's pods works again")
-			if isDone(synced) { // before the List, as List has seen
+			if cache.IsDone(synced) { // before the List, as List has seen
 				l.ready.Mark()
 				l.records.drop(ctx)
 			}
@@ -101,7 +94,9 @@ func (l *lister) wait(ctx context.Context, wait time.Duration) {
 func (l *lister) list(ctx context.Context) error {
 	l.pods.mu.Lock()
 	begin := l.pods.tick()
-	l.health.began(l.pods.now())
+	if l.health.since == 0 {
+		l.health.since = l.pods.now()
+	}
 	l.pods.mu.Unlock()
 
 	callCtx, cancel := context.WithTimeout(ctx, max(listTimeout, l.relist))
@@ -116,7 +111,7 @@ func (l *lister) list(ctx context.Context) error {
 	if err != nil {
 		l.pods.mu.Lock()
 		defer l.pods.mu.Unlock()
-		l.health.failed(err)
+		l.health.err = err
 		l.reports.expire(l.pods.now())
 		return err
 	}
@@ -132,7 +127,7 @@ func (l *lister) list(ctx context.Context) error {
 	if l.health.err != nil {
 		l.pods.retry(core.Calls, at, func(*entry) bool { return true }) // the backend is back
 	}
-	l.health.succeeded()
+	l.health = listHealth{}
 	l.pods.listed = begin
 	for i := range states {
 		l.apply(at, begin, &states[i], fps[i])

@@ -47,10 +47,8 @@ const (
 
 // An entry is a pod in the table: its state, and what the drivers keep of it.
 //
-// Invariant: dirty means that the entry is in table.dirty, queued[q] that it is in queue q of
-// the caller or the writer.
-// Invariant: cancelCall and cancelWrite are set while a call or request is under way, and only
-// then.
+// Invariant: dirty means that the entry is in table.dirty, queued[q] that it is in table.queues[q].
+// Invariant: the cancel of a lane is set while a call or request is under way in it, and only then.
 type entry struct {
 	core.State
 	ref  Ref
@@ -65,7 +63,7 @@ type entry struct {
 	shown       uint64     // when the last List that shows it began
 	slot        queue.Slot // in table.wakes
 
-	cancelCall, cancelWrite context.CancelFunc
+	cancel [2]context.CancelFunc // by core.Lane
 
 	callErrs, apiErrs apierr.Member
 	warned            string // the last event
@@ -101,6 +99,7 @@ type table struct {
 	pods     map[types.UID]*entry
 	names    map[types.NamespacedName]*entry // heads of chains
 	dirty    []*entry
+	queues   [queueCount]queue.Fifo[*entry] // of those that wait for a place
 	wakes    queue.Heap[*entry]
 	effects  []func()
 	synced   bool // the first List was reconciled
@@ -146,13 +145,33 @@ func (b *table) apply(t *entry, at core.Moment, event core.Event) core.News {
 
 // abort cancels the call or request of a lane that is under way.
 func (b *table) abort(t *entry, lane core.Lane) {
-	cancel := t.cancelCall
-	if lane == core.Writes {
-		cancel = t.cancelWrite
-	}
-	if cancel != nil {
+	if cancel := t.cancel[lane]; cancel != nil {
 		cancel()
 	}
+}
+
+// take reports whether t may start in a queue now, which has a free place or not; otherwise it
+// waits. Pods that have waited go first.
+func (b *table) take(t *entry, q int, free, waited bool) bool {
+	if free && (waited || b.queues[q].Len() == 0) {
+		return true
+	}
+	if !t.queued[q] {
+		t.queued[q] = true
+		b.queues[q].Push(t)
+	}
+	return false
+}
+
+// end records the result of a call or request of a lane. running counts those that hold a place.
+func (b *table) end(t *entry, lane core.Lane, running *int, apply func(at core.Moment)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	*running--
+	t.cancel[lane] = nil // the context would be kept with it
+	apply(b.moment())
+	b.markDirty(t)
+	wake(b.kick)
 }
 
 // holdTime returns for how long too many pods are held back, in words.
@@ -275,7 +294,7 @@ func (b *table) waiters(t *entry) func(yield func(*entry) bool) {
 // retry ends the backoff of a lane of the pods that pick chooses.
 func (b *table) retry(lane core.Lane, at core.Moment, pick func(*entry) bool) {
 	for _, t := range b.pods {
-		if n, _ := t.Failures(lane); n > 0 && pick(t) {
+		if t.Failures(lane) > 0 && pick(t) {
 			b.apply(t, at, core.RetryNow{Lane: lane})
 			b.markDirty(t)
 		}
@@ -287,16 +306,6 @@ func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:
-	}
-}
-
-// isDone reports whether ch is closed.
-func isDone(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -387,9 +396,7 @@ func (l *loop) round(ctx context.Context) (wait time.Duration, finished bool) {
 			}
 		}
 	}
-	publish := func(t *entry) { l.publish(ctx, t) }
-	l.caller.startQueued(at, publish)
-	next := min(l.writer.startQueued(at, publish), b.wakes.Next())
+	next := min(l.startQueued(ctx, at), b.wakes.Next())
 	wait = min(idleBeat, max(0, next-at.Since))
 	finished = b.draining && len(b.dirty) == 0 && l.idle()
 	effects := b.effects
@@ -399,6 +406,30 @@ func (l *loop) round(ctx context.Context) (wait time.Duration, finished bool) {
 		effect()
 	}
 	return wait, finished
+}
+
+// startQueued starts the calls and requests that wait for a place, while there are places. It
+// returns when to call it again.
+func (l *loop) startQueued(ctx context.Context, at core.Moment) (again instant) {
+	again = core.Never
+	for q := range l.pods.queues {
+		free, start := l.caller.free, l.caller.start
+		if q >= callQueues {
+			free, start = l.writer.free, l.writer.start
+		}
+		for waiting := &l.pods.queues[q]; waiting.Len() > 0; {
+			ok, wake := free(q, at.Since)
+			if !ok {
+				again = min(again, wake)
+				break
+			}
+			t := waiting.Pop()
+			t.queued[q] = false
+			start(t, at, true)
+			l.publish(ctx, t)
+		}
+	}
+	return again
 }
 
 // idle reports whether no call or request is in flight or, while the API may be
@@ -494,7 +525,7 @@ func (l *loop) forget(ctx context.Context, t *entry) {
 const callQueues = queueUrgent
 
 // A caller calls the provider for pods, a bounded number of them at once. The lock of the
-// table guards queues and running.
+// table guards running.
 type caller struct {
 	pods     *table
 	gates    *gates
@@ -506,7 +537,6 @@ type caller struct {
 	limit    int // concurrent calls of a queue; one is for queueAdmit
 
 	errors  apierr.Group
-	queues  [callQueues]queue.Fifo[*entry]
 	running [callQueues]int
 }
 
@@ -521,38 +551,12 @@ func queueOf(op core.Op) int {
 	return queueStart
 }
 
-// free reports whether a queue has a place.
-func (c *caller) free(q int) bool {
+// free reports whether a queue has a place. When one is given back, the loop asks again.
+func (c *caller) free(q int, _ instant) (ok bool, again instant) {
 	if q == queueAdmit {
-		return c.running[q] == 0
+		return c.running[q] == 0, core.Never
 	}
-	return c.running[q] < c.limit
-}
-
-// take reports whether t may start in a queue now; otherwise it waits.
-// Pods that have waited go first.
-func (c *caller) take(t *entry, q int, waited bool) bool {
-	if c.free(q) && (waited || c.queues[q].Len() == 0) {
-		return true
-	}
-	if !t.queued[q] {
-		t.queued[q] = true
-		c.queues[q].Push(t)
-	}
-	return false
-}
-
-// startQueued starts the calls that wait for a place, while there are places. It calls
-// started for each pod.
-func (c *caller) startQueued(at core.Moment, started func(*entry)) {
-	for q := range c.queues {
-		for c.queues[q].Len() > 0 && c.free(q) {
-			t := c.queues[q].Pop()
-			t.queued[q] = false
-			c.start(t, at, true)
-			started(t)
-		}
-	}
+	return c.running[q] < c.limit, core.Never
 }
 
 // idle reports whether no call is in flight.
@@ -573,12 +577,12 @@ func (c *caller) start(t *entry, at core.Moment, waited bool) (wake instant) {
 		return core.Never // until the gate opens, or the record is removed
 	}
 	q := queueOf(s.Op)
-	if !c.take(t, q, waited) {
+	if free, _ := c.free(q, at.Since); !c.pods.take(t, q, free, waited) {
 		return s.Wake // its turn comes
 	}
 	news := c.pods.apply(t, at, core.Called{Seq: c.pods.tick(), Action: s})
 	ctx, cancel := context.WithCancel(c.contextOf(s.Op))
-	t.cancelCall = cancel
+	t.cancel[core.Calls] = cancel
 	if news.FirstStop {
 		c.observer.kills(t)
 	}
@@ -607,9 +611,9 @@ func (c *caller) contextOf(op core.Op) context.Context {
 func (c *caller) make(ctx context.Context, t *entry, call *core.Call, node string) {
 	base := c.contextOf(call.Op)
 	err := c.gates.ask(base, node)
-	if err != nil || !c.counts(t, call) {
-		c.end(t, call, func() {
-			c.pods.apply(t, c.pods.moment(), core.NotMade{Lane: core.Calls})
+	if err != nil || !c.counts(call) {
+		c.end(t, call, func(at core.Moment) {
+			c.pods.apply(t, at, core.NotMade{Lane: core.Calls})
 			if err != nil && base.Err() == nil {
 				c.gates.close(base, node, err)
 			}
@@ -621,21 +625,15 @@ func (c *caller) make(ctx context.Context, t *entry, call *core.Call, node strin
 }
 
 // counts reports whether the gate has been open since the call was planned.
-func (c *caller) counts(t *entry, call *core.Call) bool {
+func (c *caller) counts(call *core.Call) bool {
 	c.pods.mu.Lock()
 	defer c.pods.mu.Unlock()
-	return t.Counts(call)
+	return call.Counts()
 }
 
 // end gives back the place of a call, and records its result.
-func (c *caller) end(t *entry, call *core.Call, apply func()) {
-	c.pods.mu.Lock()
-	defer c.pods.mu.Unlock()
-	c.running[queueOf(call.Op)]--
-	t.cancelCall = nil // the context would be kept with it
-	apply()
-	c.pods.markDirty(t)
-	wake(c.pods.kick)
+func (c *caller) end(t *entry, call *core.Call, apply func(at core.Moment)) {
+	c.pods.end(t, core.Calls, &c.running[queueOf(call.Op)], apply)
 }
 
 // call makes one provider call. Its result shares no memory with the provider. saved says
@@ -702,15 +700,14 @@ func (c *caller) finish(t *entry, call *core.Call, st State, saved bool, err err
 	ctx := c.contextOf(call.Op)
 	if ctx.Err() != nil && err != nil {
 		// Run is returning: nothing is wrong.
-		c.end(t, call, func() { c.pods.apply(t, c.pods.moment(), core.NotMade{Lane: core.Calls}) })
+		c.end(t, call, func(at core.Moment) { c.pods.apply(t, at, core.NotMade{Lane: core.Calls}) })
 		return
 	}
 	ev := resultOf(call.Op, err)
 	ev.Report, ev.FP, ev.Saved = st.report(), c.prints.of(&st), saved
 	var news core.News
 	var latency time.Duration
-	c.end(t, call, func() {
-		at := c.pods.moment()
+	c.end(t, call, func(at core.Moment) {
 		latency = at.Since - call.Since
 		before := c.observer.before(t)
 		ev.Seq = c.pods.tick()
@@ -797,16 +794,12 @@ func (c *caller) active(yield func(*corev1.Pod) bool) {
 // fieldManager is the manager of status fields in managedFields.
 const fieldManager = core.FieldManager
 
-// writeQueues is the number of queues that the writer has: queueUrgent, queueWrite and
-// queueRetry.
-const writeQueues = queueCount - queueUrgent
-
 // breakerCap is the longest time between two requests of a tripped breaker. It
 // bounds how long the end of an outage goes unnoticed.
 const breakerCap = core.UnansweredCap
 
 // A writer sends the requests of pods to the API, a bounded number of them at once. The lock
-// of the table guards queues, running, breaker and retried.
+// of the table guards running, breaker and retried.
 type writer struct {
 	pods     *table
 	gates    *gates
@@ -815,51 +808,17 @@ type writer struct {
 	hostIPs  func(nodeName string) []string // nil: none
 
 	errors  apierr.Group
-	queues  [writeQueues]queue.Fifo[*entry] // queueUrgent is the first one
-	running int
+	running int // in all queues
 	breaker queue.Breaker
 	retried map[string]instant // by namespace, the last call of retry
 }
 
-// free reports whether a request may start, and else when to ask again.
-func (w *writer) free(now instant) (ok bool, again instant) {
+// free reports whether a request may start, from any queue, and else when to ask again.
+func (w *writer) free(_ int, now instant) (ok bool, again instant) {
 	if w.running >= w.breaker.Trip {
 		return false, core.Never
 	}
 	return w.breaker.Allows(now, w.running)
-}
-
-// take reports whether t may start in a queue now; otherwise it waits.
-// Pods that have waited go first.
-func (w *writer) take(t *entry, q int, now instant, waited bool) bool {
-	if ok, _ := w.free(now); ok && (waited || w.queues[q-queueUrgent].Len() == 0) {
-		return true
-	}
-	if !t.queued[q] {
-		t.queued[q] = true
-		w.queues[q-queueUrgent].Push(t)
-	}
-	return false
-}
-
-// startQueued starts the requests that wait for a place, while there are places. It calls
-// started for each pod, and returns when to call startQueued again.
-func (w *writer) startQueued(at core.Moment, started func(*entry)) (again instant) {
-	again = core.Never
-	for i := range w.queues {
-		for q := &w.queues[i]; q.Len() > 0; {
-			ok, wake := w.free(at.Since)
-			if !ok {
-				again = min(again, wake)
-				break
-			}
-			t := q.Pop()
-			t.queued[queueUrgent+i] = false
-			w.start(t, at, true)
-			started(t)
-		}
-	}
-	return again
 }
 
 // start starts the API request that is due for t, if there is a place. It returns
@@ -873,17 +832,17 @@ func (w *writer) start(t *entry, at core.Moment, waited bool) (wake instant) {
 		return core.Never // until the gate opens
 	}
 	q := queueWrite
-	if failures, _ := t.Failures(core.Writes); failures > 0 {
+	if t.Failures(core.Writes) > 0 {
 		q = queueRetry
 	} else if s.Urgent {
 		q = queueUrgent
 	}
-	if !w.take(t, q, at.Since, waited) {
+	if free, _ := w.free(q, at.Since); !w.pods.take(t, q, free, waited) {
 		return core.Never // its turn comes
 	}
 	call := w.pods.apply(t, at, core.Sent{Action: s}).Call
 	ctx, cancel := context.WithTimeout(w.pods.run.apiCtx, callTimeout)
-	t.cancelWrite = cancel
+	t.cancel[core.Writes] = cancel
 	w.running++
 	node := w.gates.nodeOf(t)
 	w.pods.run.calls.Go(func() {
@@ -921,13 +880,7 @@ func (w *writer) send(ctx context.Context, t *entry, call *core.Call, node strin
 
 // end gives back the place of a request, and records its result.
 func (w *writer) end(t *entry, apply func(at core.Moment)) {
-	w.pods.mu.Lock()
-	defer w.pods.mu.Unlock()
-	w.running--
-	t.cancelWrite = nil // the context would be kept with it
-	apply(w.pods.moment())
-	w.pods.markDirty(t)
-	wake(w.pods.kick)
+	w.pods.end(t, core.Writes, &w.running, apply)
 }
 
 // patch writes the status. If the API has it already, it sends no request.
@@ -1054,9 +1007,9 @@ func (w *writer) finish(t *entry, call *core.Call, err error, result core.Event,
 	var latency time.Duration
 	w.end(t, func(at core.Moment) {
 		latency = at.Since - call.Since
-		if failures, _ := t.Failures(core.Writes); w.serverAnswered(at.Since, err) {
+		if w.serverAnswered(at.Since, err) {
 			w.retry(at, "")
-		} else if err == nil && call.Op != core.Get && failures > 0 {
+		} else if err == nil && call.Op != core.Get && t.Failures(core.Writes) > 0 {
 			w.retry(at, t.ref.Namespace) // a webhook may work again
 		}
 		if read, ok := result.(core.Read); ok {

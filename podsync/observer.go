@@ -23,7 +23,7 @@ type observer struct {
 	containers events.EventRecorder // nil: none
 }
 
-// containHooks returns hooks whose panics are reported and go no further.
+// containHooks returns hooks whose panics are reported and go no further. None is nil.
 func (o *observer) containHooks(h Hooks) Hooks {
 	return Hooks{
 		ProviderCall: containHook(o, "Hooks.ProviderCall", h.ProviderCall),
@@ -37,7 +37,7 @@ func (o *observer) containHooks(h Hooks) Hooks {
 
 func containHook[T any](o *observer, name string, hook func(T)) func(T) {
 	if hook == nil {
-		return nil
+		return func(T) {}
 	}
 	return func(v T) {
 		err := contain(name, func() error {
@@ -52,37 +52,27 @@ func containHook[T any](o *observer, name string, hook func(T)) func(T) {
 
 // called calls Hooks.ProviderCall, without the lock.
 func (o *observer) called(op Op, ref Ref, latency time.Duration, err error) {
-	if o.hooks.ProviderCall != nil {
-		o.hooks.ProviderCall(ProviderCall{Op: op, Ref: ref, Latency: latency, Err: err})
-	}
+	o.hooks.ProviderCall(ProviderCall{Op: op, Ref: ref, Latency: latency, Err: err})
 }
 
 // requested calls Hooks.APICall, without the lock.
 func (o *observer) requested(op Op, ref Ref, latency time.Duration, err error) {
-	if o.hooks.APICall != nil {
-		o.hooks.APICall(APICall{Op: op, Ref: ref, Latency: latency, Err: err})
-	}
+	o.hooks.APICall(APICall{Op: op, Ref: ref, Latency: latency, Err: err})
 }
 
 // dropped queues Hooks.Dropped.
 func (o *observer) dropped(ref Ref, reason string, err error) {
-	if hook := o.hooks.Dropped; hook != nil {
-		o.pods.later(func() { hook(Dropped{Ref: ref, Reason: reason, Err: err}) })
-	}
+	o.pods.later(func() { o.hooks.Dropped(Dropped{Ref: ref, Reason: reason, Err: err}) })
 }
 
 // changed queues Hooks.StageChanged.
 func (o *observer) changed(change StageChanged) {
-	if hook := o.hooks.StageChanged; hook != nil {
-		o.pods.later(func() { hook(change) })
-	}
+	o.pods.later(func() { o.hooks.StageChanged(change) })
 }
 
 // stored queues Hooks.StatusStored.
 func (o *observer) stored(ref Ref, lag time.Duration) {
-	if hook := o.hooks.StatusStored; hook != nil {
-		o.pods.later(func() { hook(StatusStored{Ref: ref, Lag: lag}) })
-	}
+	o.pods.later(func() { o.hooks.StatusStored(StatusStored{Ref: ref, Lag: lag}) })
 }
 
 // A hold says whether too many pods are held back, and what an operator reads when that begins and ends.
@@ -105,9 +95,7 @@ func (o *observer) heldBack(ctx context.Context, h *hold, mass MassOrphans, err 
 		}
 	})
 	h.on = n > 0
-	if hook := o.hooks.MassOrphans; hook != nil {
-		o.pods.later(func() { hook(mass) })
-	}
+	o.pods.later(func() { o.hooks.MassOrphans(mass) })
 }
 
 // warn queues a Warning about t, once for each distinct message in a row.

@@ -103,8 +103,7 @@ func (r *records) claim(uid types.UID, pod *corev1.Pod, now instant) (saved core
 func (r *records) save(ctx context.Context, pod *corev1.Pod, lostSince instant, end *core.End) error {
 	rec := record{Pod: pod, End: end}
 	if lostSince != 0 {
-		at := time.Now().Add(lostSince - r.pods.now())
-		rec.LostSince = &at
+		rec.LostSince = new(time.Now().Add(lostSince - r.pods.now()))
 	}
 	data, err := rec.encode()
 	if err == nil {

@@ -203,8 +203,7 @@ func (t *State) setPod(now Instant, next *Version) bool {
 	case podstatus.IsTerminal(pod.Status.Phase):
 		t.beginTermination(now, StopCompleted, nil, SpecGrace(pod))
 	case t.final():
-		// Another client has undone the end. It is written again.
-		t.becomeUnwritten()
+		t.write.end = endUnwritten // another client has undone the end: it is written again
 	}
 	t.write.news.overwritten = true
 	return true

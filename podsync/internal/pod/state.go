@@ -189,15 +189,21 @@ type reportedFields struct {
 	reason    bool // or a message
 }
 
+// laneState is what the two lanes of a pod have in common.
+//
+// Invariant: at most one call or request is in flight.
+type laneState struct {
+	inflight *Call
+	retryAt  Instant
+	failures int32 // in a row
+}
+
 // callState is the pod's lane of provider calls.
 //
-// Invariant: at most one call is in flight.
 // Invariant: failures implies an error.
 type callState struct {
-	inflight *Call
-	failures int32
-	retryAt  Instant
-	err      error // of the last call, or *NameTaken until the next one begins; nil after a success
+	laneState
+	err error // of the last call, or *NameTaken until the next one begins; nil after a success
 }
 
 // A fate is what the result of a call is worth. It only grows.
@@ -231,19 +237,16 @@ const (
 
 // writeState is the pod's lane of API requests.
 //
-// Invariant: at most one request is in flight.
 // Invariant: endReleased implies releasedAt.
 type writeState struct {
-	inflight *Call
-	end      endState
-	read     readState // why the pod must be read before the next write
+	laneState
+	end  endState
+	read readState // why the pod must be read before the next write
 	// unread says that a DELETE may have been stored or has met another version, and that no answer
 	// since shows the pod with its end. Only a GET proves that: a DELETE names the UID, which the pod
 	// also has if it lives again because the API server was restored, and the informer may lag.
 	unread     bool
 	releasedAt Instant
-	failures   int32
-	retryAt    Instant
 	news       newsState
 	rivals     rivalState
 	pace       paceState
@@ -407,19 +410,12 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 	case Canceled:
 		t.call.inflight.fate = max(t.call.inflight.fate, canceled)
 	case NotMade:
-		if ev.Lane == Calls {
-			t.call.inflight = nil
-		} else {
-			t.write.inflight = nil
-		}
+		t.lane(ev.Lane).inflight = nil
 	case Returned:
 		news = t.callReturned(at, ev)
 	case RetryNow:
-		switch {
-		case ev.Lane == Calls && t.call.failures > 0:
-			t.call.retryAt = 0
-		case ev.Lane == Writes && t.write.failures > 0:
-			t.write.retryAt = 0
+		if l := t.lane(ev.Lane); l.failures > 0 {
+			l.retryAt = 0
 		}
 	case Sent:
 		news.Call = t.writeStarted(now, ev.Action.Op, at.Wall)
@@ -483,8 +479,7 @@ func (t *State) seen(now Instant, ev Seen) (news News) {
 		}
 	}
 	if recorded && t.provider.lost != nil {
-		ended := podstatus.Lost(&t.Pod().Status) // with the history that the record does not have
-		t.provider.lost = &ended
+		t.provider.lost = new(podstatus.Lost(&t.Pod().Status)) // with the history that the record does not have
 	}
 	news.New = news.New || revived
 	if !news.New || !news.First {
@@ -775,8 +770,7 @@ func (t *State) markLost(at Moment) (lost bool) {
 		return true
 	}
 	status, _ := podstatus.Next(t.base(), t.update(at.Wall))
-	ended := podstatus.Lost(&status)
-	t.provider.lost = &ended
+	t.provider.lost = new(podstatus.Lost(&status))
 	t.setReport(nil)
 	t.provider.fp = 0
 	// Start may succeed again and again, and List not show the pod.
@@ -882,9 +876,9 @@ func (t *State) reset(now Instant) {
 	}
 	p := &t.provider
 	*p = providerState{lasting: p.lasting}
-	t.call = callState{inflight: t.call.inflight}
+	t.call = callState{laneState: laneState{inflight: t.call.inflight}}
 	w := t.write
-	t.write = writeState{inflight: w.inflight, unread: w.unread || w.inflight != nil && w.inflight.Op == Delete, news: newsState{statusSeq: 1}}
+	t.write = writeState{laneState: laneState{inflight: w.inflight}, unread: w.unread || w.inflight != nil && w.inflight.Op == Delete, news: newsState{statusSeq: 1}}
 	if e := t.end; pod != nil && e != nil && e.reason == StopEvicted {
 		t.end = &termination{reason: e.reason, failure: e.failure, since: e.since, grace: e.grace}
 	} else {
@@ -1729,9 +1723,6 @@ func (t *State) becomeReleased(now Instant) {
 	}
 }
 
-// becomeUnwritten records that another client has undone the end.
-func (t *State) becomeUnwritten() { t.write.end = endUnwritten }
-
 // beginTermination makes the pod end, or end sooner.
 func (t *State) beginTermination(now Instant, reason StopReason, failure *podstatus.Failure, grace time.Duration) {
 	grace = min(max(grace, MinGrace), Horizon)
@@ -1837,24 +1828,22 @@ func (t *State) Ending() (StopReason, bool) {
 	return t.end.reason, true
 }
 
+// lane returns what the lanes have in common.
+func (t *State) lane(lane Lane) *laneState {
+	if lane == Calls {
+		return &t.call.laneState
+	}
+	return &t.write.laneState
+}
+
 // InFlight returns the call or request under way in a lane, nil if there is none.
-func (t *State) InFlight(lane Lane) *Call {
-	if lane == Calls {
-		return t.call.inflight
-	}
-	return t.write.inflight
-}
+func (t *State) InFlight(lane Lane) *Call { return t.lane(lane).inflight }
 
-// Counts reports whether the result of c counts.
-func (t *State) Counts(c *Call) bool { return c.fate != stale }
+// Failures returns the number of failures in a row in a lane.
+func (t *State) Failures(lane Lane) int { return int(t.lane(lane).failures) }
 
-// Failures returns the number of failures in a row in a lane, and, of calls, the last error.
-func (t *State) Failures(lane Lane) (n int, last error) {
-	if lane == Calls {
-		return int(t.call.failures), t.call.err
-	}
-	return int(t.write.failures), nil
-}
+// LastError returns the error of the last call, or says that the pod waits for its name.
+func (t *State) LastError() error { return t.call.err }
 
 // Admitted reports whether the provider has admitted the pod, which has not stopped.
 func (t *State) Admitted() bool { return t.provider.admitted && !t.stopped() && t.Seen() }

@@ -69,12 +69,6 @@ type Heap[T Slotted] struct{ items slots[T] }
 // Len returns the number of items.
 func (h *Heap[T]) Len() int { return len(h.items) }
 
-// Has reports whether the item is in the heap, at the place that its Slot says.
-func (h *Heap[T]) Has(item T) bool {
-	i := int(item.Slot().index)
-	return i > 0 && i <= len(h.items) && h.items[i-1].Slot() == item.Slot()
-}
-
 // Next returns the time at which the first item is due, or the largest duration if the
 // heap is empty.
 func (h *Heap[T]) Next() time.Duration {
