@@ -103,7 +103,7 @@ func (r *rig) prepare(ctx context.Context, seed uint64) (err error) {
 		return err
 	}
 	r.kubelet, err = newSupervisor(binary, filepath.Join(r.dir, "kubelet.log"),
-		"--kubeconfig="+kubeconfig, "--node-name="+nodeName, "--node-credentials", "--root-dir="+r.root(), "--port=0", "--min-free-disk=0", "--publish-cpus",
+		"--kubeconfig="+kubeconfig, "--node-name="+nodeName, "--node-credentials", "--root-dir="+r.root(), "--port=0", "--publish-cpus",
 		"--sync-interval=1s", "--orphan-delay=1s", "--mass-hold=30s", "-v=2", "--config-soak=5s",
 		"--config-map="+strings.Join([]string{settingsNamespace, settingsName, settingsKey}, "/"))
 	if err != nil {
