@@ -238,7 +238,11 @@ func (w *script) run(words []string) string {
 	case "found":
 		return w.apply(Answered{Node: w.server.DeepCopy(), Found: true})
 	case "written":
-		return w.apply(Answered{Node: w.serve(apply(w.T, w.server, w.body), false).DeepCopy(), Draw: 0.5})
+		node := apply(w.T, w.server, w.body)
+		if key, value, ok := strings.Cut(arg(1), "="); ok { // by an admission webhook
+			node.Labels[key] = value
+		}
+		return w.apply(Answered{Node: w.serve(node, false).DeepCopy(), Draw: 0.5})
 	case "tainted":
 		return w.apply(Answered{Node: w.serve(apply(w.T, w.server, w.body), false).DeepCopy()})
 	case "failed":
