@@ -250,15 +250,13 @@ func (c *cached[T]) refresh(ctx context.Context) error {
 	return nil
 }
 
-// get returns the newest value that was loaded.
+// get returns the newest value that was loaded, or the error of the last load if none
+// has succeeded. refresh must have returned once.
 func (c *cached[T]) get() (T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.have && c.err == nil {
-		return c.value, errors.New("not loaded yet")
+	if c.have {
+		return c.value, nil
 	}
-	if !c.have {
-		return c.value, c.err
-	}
-	return c.value, nil
+	return c.value, c.err
 }

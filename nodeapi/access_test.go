@@ -163,26 +163,6 @@ func TestAHeadRequestIsARead(t *testing.T) {
 	}
 }
 
-func TestReviewsThatFailAreNoPermission(t *testing.T) {
-	r := startEverything(t, func(cfg *Config) {
-		cfg.Client = reviewer{failAccesses: true}.client(t)
-	})
-	if code, body := r.get("/pods"); code != 503 || !strings.Contains(body, "could not check the permissions") {
-		t.Errorf("%d %q", code, body)
-	}
-	reported := make(chan string, 10)
-	r = startEverything(t, func(cfg *Config) {
-		cfg.Client = reviewer{failTokens: true}.client(t)
-		cfg.ErrorHandler = func(_ context.Context, _ error, msg string) { reported <- msg }
-	})
-	if code, body := r.get("/pods"); code != 503 || !strings.Contains(body, "could not check the bearer token") {
-		t.Errorf("%d %q", code, body)
-	}
-	if msg := <-reported; msg != "Bearer tokens could not be checked" {
-		t.Errorf("reported: %q", msg)
-	}
-}
-
 func TestClientCAComesFromTheConfigMapOrTheFile(t *testing.T) {
 	ca := newAuthority(t, "client-ca")
 	certPEM, keyPEM := ca.issue(t, "admin", x509.ExtKeyUsageClientAuth, time.Now().Add(time.Hour))
@@ -248,36 +228,6 @@ func TestAClientCAThatIsAbsentIsLoggedWithoutAnErrorHandler(t *testing.T) {
 	s.ServeHTTP(w, r)
 	if log := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); w.Code != 503 || !strings.Contains(log, "Client certificates are checked with the previous CA") {
 		t.Errorf("%d, logged %q", w.Code, log)
-	}
-}
-
-func TestCachedKeepsThePreviousValueWhileLoadsFail(t *testing.T) {
-	n, fail := 0, false
-	c := &cached[int]{load: func(context.Context) (int, error) {
-		if n++; fail {
-			return 0, errors.New("fails")
-		}
-		return n, nil
-	}}
-	if _, err := c.get(); err == nil {
-		t.Error("a value before the first load")
-	}
-	if err := c.refresh(t.Context()); err != nil {
-		t.Error(err)
-	}
-	fail = true
-	if err := c.refresh(t.Context()); err == nil {
-		t.Error("the failure is not returned")
-	}
-	if v, err := c.get(); v != 1 || err != nil {
-		t.Errorf("%d, %v", v, err)
-	}
-	fail = false
-	if err := c.refresh(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if v, _ := c.get(); v != 3 {
-		t.Errorf("%d after the recovery", v)
 	}
 }
 

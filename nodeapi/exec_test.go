@@ -6,7 +6,6 @@ package nodeapi
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -94,29 +93,6 @@ func TestErrorsBecomeExitCodes(t *testing.T) {
 		case c.code == 0 && err != nil, c.code > 0 && (!errors.As(err, &exit) || exit.Code != c.code), c.code < 0 && !errors.Is(err, c.err):
 			t.Errorf("%v became %v", c.err, err)
 		}
-	}
-}
-
-func TestAHundredMegabytesOfStdinArriveByteForByte(t *testing.T) {
-	const size = 100 << 20
-	if testing.Short() {
-		t.Skip("moves 100 MB twice")
-	}
-	hash := func() (io.Reader, func() string) {
-		h := sha256.New()
-		return io.TeeReader(io.LimitReader(&pattern{}, size), h), func() string { return string(h.Sum(nil)) }
-	}
-	r := start(t, &testBackend{exec: func(_ context.Context, _ Container, _ []string, s Streams) error {
-		_, err := io.Copy(s.Stdout, s.Stdin)
-		return err
-	}}, nil)
-	in, sum := hash()
-	got := sha256.New()
-	if err := r.stream(t.Context(), "/exec/default/web/main?command=cat&input=1&output=1", remotecommand.StreamOptions{Stdin: in, Stdout: got}); err != nil {
-		t.Fatal(err)
-	}
-	if string(got.Sum(nil)) != sum() {
-		t.Error("the bytes that came back are others")
 	}
 }
 
@@ -327,53 +303,43 @@ func TestTheServerDecidesTheProtocols(t *testing.T) {
 	}
 }
 
-func TestALostClientCancelsItsCommand(t *testing.T) {
-	for name, connect := range map[string]func(t *testing.T, r *rig, path string) (lose func()){
-		"SPDY": func(t *testing.T, r *rig, path string) func() {
-			ctx, cancel := context.WithCancel(t.Context())
-			go func() {
-				_ = r.stream(ctx, path, remotecommand.StreamOptions{Stdin: eternal{ctx}, Stdout: io.Discard})
-			}()
-			return cancel
-		},
-		"WebSocket": func(_ *testing.T, r *rig, path string) func() {
-			ws := r.webSocket(path, "v4.channel.k8s.io")
-			return func() { _ = ws.Close() }
-		},
-	} {
-		for _, kind := range []endpoint{endpointExec, endpointAttach} {
-			t.Run(name+" "+string(kind), func(t *testing.T) {
-				started, ended := make(chan struct{}), make(chan error, 1)
-				wait := func(ctx context.Context) error {
-					close(started)
-					select {
-					case <-ctx.Done():
-						ended <- context.Cause(ctx)
-					case <-time.After(patience):
-						ended <- errors.New("the command runs on")
-					}
-					return ctx.Err()
-				}
-				r := start(t, &testBackend{
-					exec:   func(ctx context.Context, _ Container, _ []string, _ Streams) error { return wait(ctx) },
-					attach: func(ctx context.Context, _ Container, _ Streams) error { return wait(ctx) },
-				}, nil)
-				lose := connect(t, r, "/"+string(kind)+"/default/web/main?command=sleep&input=1&output=1")
-				await(t, "the command to start", started)
-				lose()
-				if err := await(t, "the command to end", ended); !errors.Is(err, errClientGone) {
-					t.Error(err)
-				}
-			})
+func TestALostClientCancelsItsCalls(t *testing.T) {
+	overBoth(t, func(t *testing.T, over string) {
+		b, started, ended := unreadBackend()
+		r := start(t, b, nil)
+		clients := map[string]func() (lose func()){
+			"port-forward": func() func() {
+				addresses, stop := r.forwarder(t, over)
+				dial(t, addresses[80])
+				return stop
+			},
 		}
-	}
+		for _, path := range []string{execPath, attachPath} {
+			clients[path] = func() func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() {
+					_ = r.streamOver(ctx, over, path, remotecommand.StreamOptions{Stdin: eternal{ctx}, Stdout: io.Discard})
+				}()
+				return cancel
+			}
+		}
+		for name, connect := range clients {
+			lose := connect()
+			await(t, "the call of "+name, started)
+			lose()
+			if err := await(t, "the end of "+name, ended); !errors.Is(err, errClientGone) && name != "port-forward" { // a client may reset its forwards first
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
 }
 
 func TestAPanicOfTheBackendIsContained(t *testing.T) {
 	reported := make(chan error, 10)
 	r := start(t, &testBackend{
-		exec: func(context.Context, Container, []string, Streams) error { panic("exec broke") },
-		logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) { panic("logs broke") },
+		exec:    func(context.Context, Container, []string, Streams) error { panic("exec broke") },
+		logs:    func(context.Context, Container, LogOptions) (io.ReadCloser, error) { panic("logs broke") },
+		forward: func(context.Context, Pod, uint16, io.ReadWriteCloser) error { panic("forward broke") },
 	}, func(cfg *Config) {
 		cfg.ErrorHandler = func(_ context.Context, err error, _ string) { reported <- err }
 		cfg.Configz = func() (any, error) { panic("configz broke") }
@@ -386,7 +352,8 @@ func TestAPanicOfTheBackendIsContained(t *testing.T) {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
-	for range 3 {
+	r.webSocket(forwardPath+"?port=80", "v4.channel.k8s.io").until(9)
+	for range 4 {
 		var p *PanicError
 		if err := await(t, "a report", reported); !errors.As(err, &p) || !strings.Contains(err.Error(), "broke") {
 			t.Error(err)

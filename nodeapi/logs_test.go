@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -228,37 +227,6 @@ func (r *rig) follow(t *testing.T, client *http.Client) (lines <-chan string, st
 	return out, cancel
 }
 
-func TestAFollowedLineArrivesAtOnce(t *testing.T) {
-	reader, writer := io.Pipe()
-	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return reader, nil }}, nil)
-	client := insecureClient(nil)
-	defer client.CloseIdleConnections()
-	lines, stop := r.follow(t, client)
-	defer stop()
-	for i := range 3 {
-		fmt.Fprintf(writer, "line %d\n", i)
-		if got := await(t, "a line", lines); got != fmt.Sprint("line ", i) {
-			t.Errorf("%q", got)
-		}
-	}
-	_ = writer.Close()
-	if got, more := <-lines; more {
-		t.Errorf("%q after the end", got)
-	}
-}
-
-func TestAFollowEndsWithItsClient(t *testing.T) {
-	log := newEndless("line\n")
-	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return log, nil }}, nil)
-	client := insecureClient(nil)
-	defer client.CloseIdleConnections()
-	lines, stop := r.follow(t, client)
-	await(t, "a line", lines)
-	stop()
-	await(t, "the backend's reader to be closed", log.closed)
-	r.awaitRequest(endpointLogs)
-}
-
 func TestAFollowOfAContainerThatHasEndedEnds(t *testing.T) {
 	terminated := testPod()
 	terminated.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
@@ -358,81 +326,6 @@ func TestFollowedLogsShareTheirLooksAtThePods(t *testing.T) {
 			t.Error("the pod is gone")
 		}
 	})
-}
-
-// A lineSource is a container that writes lines as fast as it is read.
-type lineSource struct{ n int }
-
-func (l *lineSource) Read(p []byte) (int, error) {
-	l.n++
-	return copy(p, fmt.Sprintf("%08d a line of a log of some length, as programs print them\n", l.n)), nil
-}
-
-func TestFiftyFollowersLeaveNothingBehindAndMemoryStaysFlat(t *testing.T) {
-	const followers = 50
-	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) {
-		return io.NopCloser(&lineSource{}), nil
-	}}, nil)
-	// The first connection starts what stays.
-	r.get("/healthz")
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before, routines := heap(), runtime.NumGoroutine()
-	client := insecureClient(nil)
-	client.Transport.(*http.Transport).ForceAttemptHTTP2 = false
-	client.Transport.(*http.Transport).DisableKeepAlives = true
-	var wg sync.WaitGroup
-	lines := make(chan int, followers)
-	midway := make(chan struct{})
-	for range followers {
-		resp, err := client.Do(r.request("/containerLogs/default/web/main?follow=true"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		wg.Go(func() {
-			defer func() { _ = resp.Body.Close() }()
-			n := 0
-			for scanner := bufio.NewScanner(resp.Body); n < 4000 && scanner.Scan(); n++ {
-				if n == 2000 {
-					lines <- n
-					<-midway
-				}
-			}
-			lines <- n
-		})
-	}
-	for range followers {
-		await(t, "2,000 lines", lines)
-	}
-	// The sources go on; unread bytes wait in buffers of a fixed size. The race
-	// detector needs more.
-	if grown := heap() - before; grown > followers<<20 {
-		t.Errorf("the heap has grown by %d KiB for %d followers", grown>>10, followers)
-	}
-	close(midway)
-	for range followers {
-		if n := await(t, "4,000 lines", lines); n != 4000 {
-			t.Errorf("a follower got %d lines", n)
-		}
-	}
-	wg.Wait()
-	client.CloseIdleConnections()
-	r.stop() // waits for the backend calls
-	deadline := time.Now().Add(patience)
-	for runtime.NumGoroutine() > routines {
-		if time.Now().After(deadline) {
-			buf := make([]byte, 1<<20)
-			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), routines, buf[:runtime.Stack(buf, true)])
-		}
-		runtime.Gosched()
-	}
-	if grown := heap() - before; grown > 4<<20 {
-		t.Errorf("the heap is %d KiB larger after the followers are gone", grown>>10)
-	}
 }
 
 func TestTooManyStreamsAreRefused(t *testing.T) {

@@ -22,8 +22,6 @@ import (
 
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
-
-	"github.com/kubewright/kubewright/nodeapi/internal/wire"
 )
 
 // echo answers each connection with its port, then with the bytes that it receives.
@@ -124,24 +122,6 @@ func TestFiftyForwardedConnectionsAtOnce(t *testing.T) {
 	})
 }
 
-func TestALostClientCancelsItsForwards(t *testing.T) {
-	overBoth(t, func(t *testing.T, over string) {
-		started, ended := make(chan struct{}), make(chan struct{})
-		r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, _ io.ReadWriteCloser) error {
-			close(started)
-			<-ctx.Done()
-			close(ended)
-			return ctx.Err()
-		}}, nil)
-		addresses, stop := r.forwarder(t, over)
-		dial(t, addresses[80])
-		await(t, "the forward", started)
-		stop()
-		await(t, "the backend to be cancelled", ended)
-		r.awaitRequest(endpointPortForward)
-	})
-}
-
 // dial connects to a forwarded port until the end of the test.
 func dial(t *testing.T, address string) net.Conn {
 	t.Helper()
@@ -170,27 +150,6 @@ func awaitStacks(t *testing.T, what string, wanted func(stacks []byte) bool) {
 			t.Fatalf("waited %v for %s:\n%s", patience, what, stacks)
 		}
 	}
-}
-
-// TestAnUploadThatIsCutLeavesNothingBehind: frames that wait for a reader kept
-// goroutines of the connection.
-func TestAnUploadThatIsCutLeavesNothingBehind(t *testing.T) {
-	overBoth(t, func(t *testing.T, over string) {
-		r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, stream io.ReadWriteCloser) error {
-			conn, far := net.Pipe() // far is not read
-			defer func() { _ = far.Close() }()
-			return Copy(ctx, stream, conn)
-		}}, nil)
-		addresses, stop := r.forwarder(t, over)
-		conn := dial(t, addresses[80])
-		if _, err := conn.Write(make([]byte, wire.MaxUnread/2)); err != nil {
-			t.Fatal(err)
-		}
-		awaitStacks(t, "the forward", func(s []byte) bool { return bytes.Contains(s, []byte("net.(*pipe).write")) })
-		stop()
-		r.awaitRequest(endpointPortForward)
-		awaitStacks(t, "the connection to end", func(s []byte) bool { return !bytes.Contains(s, []byte("internal/wire.")) })
-	})
 }
 
 func TestAWebSocketForwardsPorts(t *testing.T) {
@@ -245,25 +204,6 @@ func TestAWebSocketEndsWithItsForwards(t *testing.T) {
 	}
 	if done := r.awaitRequest(endpointPortForward); done.Err != nil {
 		t.Error(done.Err)
-	}
-}
-
-func TestAPanicOfAForwardIsContained(t *testing.T) {
-	reported := make(chan error, 1)
-	r := start(t, &testBackend{forward: func(context.Context, Pod, uint16, io.ReadWriteCloser) error { panic("forward broke") }}, func(cfg *Config) {
-		cfg.ErrorHandler = func(_ context.Context, err error, _ string) { reported <- err }
-	})
-	addresses, stop := r.forwarder(t, overSPDY)
-	conn, err := net.Dial("tcp", addresses[80])
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.ReadAll(conn)
-	_ = conn.Close()
-	stop()
-	var p *PanicError
-	if err := await(t, "the report", reported); !errors.As(err, &p) {
-		t.Error(err)
 	}
 }
 

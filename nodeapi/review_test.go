@@ -108,10 +108,10 @@ func (a *askedServer) server(t *testing.T) (*Server, *[]error) {
 		mu       sync.Mutex
 		reported []error
 	)
-	s, err := New(Config{NodeName: nodeName, Backend: everyBackend(), Client: client, Pods: (&rig{}).all(), ErrorHandler: func(_ context.Context, err error, _ string) {
+	s, err := New(Config{NodeName: nodeName, Backend: everyBackend(), Client: client, Pods: (&rig{}).all(), ErrorHandler: func(_ context.Context, err error, msg string) {
 		mu.Lock()
 		defer mu.Unlock()
-		reported = append(reported, err)
+		reported = append(reported, fmt.Errorf("%s: %w", msg, err))
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -199,20 +199,23 @@ func TestAnAnswerIsReusedForItsTime(t *testing.T) {
 // it, and the caller reads nothing of that.
 func TestAMissingPermissionNamesItsManifest(t *testing.T) {
 	const manifest = "examples/rbac/nodeapi.yaml"
-	for name, server := range map[string]*askedServer{
-		"TokenReview":         {token: func(context.Context, *authenticationv1.TokenReview) error { return errInjected }},
-		"SubjectAccessReview": {access: func(context.Context, *authorizationv1.SubjectAccessReview) error { return errInjected }},
+	for _, c := range []struct {
+		server         *askedServer
+		answer, report string
+	}{
+		{&askedServer{token: func(context.Context, *authenticationv1.TokenReview) error { return errInjected }}, "the node could not check the bearer token", "Bearer tokens could not be checked: "},
+		{&askedServer{access: func(context.Context, *authorizationv1.SubjectAccessReview) error { return errInjected }}, "the node could not check the permissions", "Permissions could not be checked: "},
 	} {
-		s, reported := server.server(t)
+		s, reported := c.server.server(t)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics/resource", nil)
 		r.Header.Set("Authorization", "Bearer someone")
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)
-		if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "examples/rbac") {
-			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		if w.Code != http.StatusServiceUnavailable || !strings.HasPrefix(w.Body.String(), c.answer) || strings.Contains(w.Body.String(), "examples/rbac") {
+			t.Errorf("%d %s, want %s", w.Code, w.Body, c.answer)
 		}
-		if err := errors.Join(*reported...); err == nil || !strings.Contains(err.Error(), manifest) {
-			t.Errorf("%s: reported %v", name, err)
+		if err := errors.Join(*reported...); err == nil || !strings.HasPrefix(err.Error(), c.report) || !strings.Contains(err.Error(), manifest) {
+			t.Errorf("reported %v, want %s", err, c.report)
 		}
 	}
 	forbidden := roundTrip(func(r *http.Request) (*http.Response, error) {

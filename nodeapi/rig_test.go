@@ -161,8 +161,7 @@ var tokens = map[string][]grant{
 
 // reviewer is an API server that knows reviews and one ConfigMap.
 type reviewer struct {
-	configMap                string // the client CA, or "" if the ConfigMap does not exist
-	failTokens, failAccesses bool
+	configMap string // the client CA, or "" if the ConfigMap does not exist
 }
 
 func (a reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -177,7 +176,7 @@ func (a reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method + " " + r.URL.Path {
 	case "POST /apis/authentication.k8s.io/v1/tokenreviews":
 		var review authenticationv1.TokenReview
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || a.failTokens {
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 			status(500)
 			return
 		}
@@ -187,7 +186,7 @@ func (a reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reply(201, review)
 	case "POST /apis/authorization.k8s.io/v1/subjectaccessreviews":
 		var review authorizationv1.SubjectAccessReview
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || a.failAccesses {
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 			status(500)
 			return
 		}

@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -105,37 +104,6 @@ func TestHealthNamesTheCheckThatFails(t *testing.T) {
 		if code, body := r.get(path); code != want.code || body != want.body {
 			t.Errorf("%s: %d %q, want %d %q", path, code, body, want.code, want.body)
 		}
-	}
-}
-
-func TestTwoServersInAProcessDoNotMeet(t *testing.T) {
-	// virtual-kubelet panicked when the metrics routes were registered twice.
-	for range 2 {
-		if code, _ := startEverything(t, nil).get("/metrics/resource"); code != 200 {
-			t.Errorf("%d", code)
-		}
-	}
-}
-
-func TestItServesWithoutRun(t *testing.T) {
-	r := startEverything(t, nil)
-	s, err := New(r.cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(listener) }()
-	defer func() { _ = server.Close() }()
-	r.url = "http://" + listener.Addr().String()
-	if code, body := r.get("/pods"); code != 200 || !strings.Contains(body, `"kind":"PodList"`) || !strings.Contains(body, `"name":"web"`) {
-		t.Errorf("%d %q", code, body)
-	}
-	if code, _ := r.do("GET", "/pods", "", nil); code != 401 {
-		t.Errorf("without credentials: %d", code)
 	}
 }
 
@@ -246,38 +214,9 @@ func TestSelfSignedCertificateNamesTheHosts(t *testing.T) {
 	}
 }
 
+// TestServingCertificateIsRequestedFromTheSigner, used when it is issued, and kept for the
+// next process.
 func TestServingCertificateIsRequestedFromTheSigner(t *testing.T) {
-	client := fake.NewClientset()
-	requests := make(chan *certificatesv1.CertificateSigningRequest, 1)
-	client.PrependReactor("create", "certificatesigningrequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		select {
-		case requests <- action.(clienttesting.CreateAction).GetObject().(*certificatesv1.CertificateSigningRequest).DeepCopy():
-		default:
-		}
-		return false, nil, nil
-	})
-	r := start(t, struct{}{}, func(cfg *Config) {
-		cfg.Client = client
-		cfg.Certificate = Certificate{Dir: t.TempDir(), Hosts: []string{"127.0.0.1"}}
-	})
-	csr := await(t, "the request", requests)
-	if csr.Spec.SignerName != "kubernetes.io/kubelet-serving" {
-		t.Errorf("signer %q", csr.Spec.SignerName)
-	}
-	if leaf, _ := r.leaf(t); leaf.Issuer.CommonName != nodeName {
-		t.Errorf("before the certificate is issued the one of %q is shown", leaf.Issuer.CommonName)
-	}
-	block, _ := pem.Decode(csr.Spec.Request)
-	asked, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if asked.Subject.CommonName != "system:node:"+nodeName || asked.Subject.Organization[0] != "system:nodes" || len(asked.IPAddresses) != 1 {
-		t.Errorf("requested %v %v", asked.Subject, asked.IPAddresses)
-	}
-}
-
-func TestAnIssuedCertificateIsUsedAndKeptForTheNextProcess(t *testing.T) {
 	ca := newAuthority(t, "serving-ca")
 	dir := t.TempDir()
 	client := fake.NewClientset()
@@ -285,6 +224,11 @@ func TestAnIssuedCertificateIsUsedAndKeptForTheNextProcess(t *testing.T) {
 	client.PrependReactor("create", "certificatesigningrequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		csr := action.(clienttesting.CreateAction).GetObject().(*certificatesv1.CertificateSigningRequest).DeepCopy()
 		csr.Name, csr.UID = "csr-1", "1"
+		block, _ := pem.Decode(csr.Spec.Request)
+		asked, err := x509.ParseCertificateRequest(block.Bytes)
+		if err != nil || csr.Spec.SignerName != "kubernetes.io/kubelet-serving" || asked.Subject.CommonName != "system:node:"+nodeName || asked.Subject.Organization[0] != "system:nodes" || len(asked.IPAddresses) != 1 {
+			t.Errorf("signer %q is asked for %+v: %v", csr.Spec.SignerName, asked, err)
+		}
 		<-approve
 		csr.Status.Certificate = ca.sign(t, csr.Spec.Request)
 		csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
