@@ -714,3 +714,28 @@ func TestCheckpointDirKeepsRecords(t *testing.T) {
 		t.Errorf("records %q, %v", got, err)
 	}
 }
+
+// A pod that the API shows while its old record is being removed waits for that, and no longer.
+func TestAPodStartsWhenItsOldRecordIsRemoved(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := w.checkpointed()
+		pod := w.bind(newPod("a"))
+		pass(time.Minute)
+		w.crash()
+		w.backend.Lose(pod.UID)
+		apitest.Remove[*corev1.Pod](w.server, pod.Namespace, pod.Name)
+		r.setHang(true)
+		w.cfg.Relist = time.Hour
+		w.start()
+		pass(5 * time.Second)
+		again := newPod("a")
+		again.UID = pod.UID
+		w.bind(again)
+		w.backend.ResetCalls()
+		pass(4 * time.Second)
+		w.expectCalls()
+		r.setHang(false)
+		pass(2 * time.Second) // Remove has hung for ten seconds
+		w.expectCalls("start a")
+	})
+}

@@ -532,3 +532,22 @@ func TestManyLostPodsAreHeld(t *testing.T) {
 		})
 	}
 }
+
+// A pod of the same name shows that a pod is gone about which the API does not answer.
+func TestThePodThatIsReplacedStopsAlthoughNoGETIsAnswered(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		old := w.bind(newPod("a"))
+		pass(time.Minute)
+		w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "get"}, Err: apitest.ErrConnRefused})
+		w.missOneEvent(func() { apitest.Remove[*corev1.Pod](w.server, old.Namespace, old.Name) })
+		if !w.backend.Running(old.UID) {
+			t.Fatal("the pod was stopped before the API had confirmed that it is gone")
+		}
+		pod := w.bind(newPod("a"))
+		pass(time.Minute)
+		if w.backend.Running(old.UID) || !w.backend.Running(pod.UID) {
+			t.Errorf("the old pod runs: %v, the new one: %v", w.backend.Running(old.UID), w.backend.Running(pod.UID))
+		}
+	})
+}

@@ -5,6 +5,7 @@ package podsync_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -439,4 +440,38 @@ func TestANewPodDoesNotTakeTheReportOfAnEarlierOne(t *testing.T) {
 			t.Errorf("dropped: %+v", w.dropped)
 		}
 	})
+}
+
+// watchWith is a provider with another Watch.
+type watchWith struct {
+	*podsynctest.Provider
+	watch func() error
+}
+
+func (p watchWith) Watch(context.Context, func(podsync.State)) error { return p.watch() }
+
+// A Watch that ends is called again. Only an error is reported, once while Watch fails.
+func TestAWatchThatEndsIsNoErrorUnlessItReturnsOne(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err    error
+		errors int
+	}{
+		"nil":      {nil, 0},
+		"an error": {errors.New("stream reset"), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				calls, errs := 0, []string(nil)
+				w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+					return watchWith{p, func() error { calls++; return tc.err }}
+				}
+				w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err.Error()) }
+				w.run()
+				pass(time.Minute)
+				if calls < 3 || len(errs) != tc.errors || tc.errors > 0 && errs[0] != "podsync: watch of the provider: stream reset" {
+					t.Errorf("%d calls of Watch, errors %q", calls, errs)
+				}
+			})
+		})
+	}
 }

@@ -5,6 +5,7 @@ package podsync_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -55,6 +56,30 @@ func TestARestartLogsWhatItFound(t *testing.T) {
 		}
 		if !w.backend.Running(kept.UID) {
 			t.Error("the pod that was found runs no longer")
+		}
+	})
+}
+
+// At V2 an operator reads that a pod runs, that it ends and that it has stopped, and nothing between.
+func TestTheStagesThatAnOperatorReads(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		var log strings.Builder
+		w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(2)))
+		w.run()
+		w.bind(newPod("a"))
+		pass(time.Minute)
+		w.kubectlDelete("a", 10)
+		pass(time.Minute)
+		w.stop()
+		var stages []string
+		for line := range strings.Lines(log.String()) {
+			if _, after, ok := strings.Cut(line, " to=\""); ok && strings.Contains(line, "Pod changed stage") {
+				stage, _, _ := strings.Cut(after, "\"")
+				stages = append(stages, stage)
+			}
+		}
+		if want := []string{"Running", "Terminating", "Stopped"}; !slices.Equal(stages, want) {
+			t.Errorf("stages %q, want %q:\n%s", stages, want, log.String())
 		}
 	})
 }

@@ -89,3 +89,28 @@ func TestMarkedNotReadyIsRepairedWithinASecond(t *testing.T) {
 		}
 	})
 }
+
+// A GET may show the status of another client before the watch does. A report from before the GET
+// does not contradict it.
+func TestAStatusThatAGetShowsIsNotOverwrittenByAnOlderReport(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		pod := w.bind(newPod("a"))
+		pass(time.Minute)
+		hangs := w.backend.Inject(podsynctest.Fault{Op: podsync.OpList, Hang: true})
+		w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "list,watch"}, Err: apitest.ErrConnRefused})
+		w.server.BreakWatches(watches)
+		w.server.Inject(apitest.Fault{Match: patches, Err: apitest.ErrConnReset, Times: 1}) // it may be stored, so a GET comes next
+		apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionFalse) })
+		w.backend.Edit(pod.UID, func(st *corev1.PodStatus) { st.ContainerStatuses[0].RestartCount++ })
+		pass(time.Minute)
+		if got := w.pod("a"); isReady(got) || got.Status.ContainerStatuses[0].RestartCount != 0 {
+			t.Errorf("ready %v after %d restarts: written without a report that is newer", isReady(got), got.Status.ContainerStatuses[0].RestartCount)
+		}
+		hangs()
+		pass(time.Minute)
+		if got := w.pod("a"); !isReady(got) || got.Status.ContainerStatuses[0].RestartCount != 1 {
+			t.Errorf("ready %v after %d restarts, with a report that is newer", isReady(got), got.Status.ContainerStatuses[0].RestartCount)
+		}
+	})
+}
