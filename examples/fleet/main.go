@@ -111,6 +111,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Client:     heartbeats.CoreV1(),
 		Fleet:      true,
 		Template:   template(),
+		Setters:    []nodestatus.Setter{nodestatus.StandardLabels()},
 		Gate:       holds,
 		OnDeleted:  nodestatus.DeletedReregister,
 		OnShutdown: onShutdown,
