@@ -25,6 +25,7 @@ import (
 	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/listwatch"
 )
 
@@ -49,7 +50,7 @@ func ConfigMap(client corev1client.ConfigMapsGetter, namespace, name, key string
 			problems = append(problems, fmt.Errorf("%s %q: %s", what, value, strings.Join(reasons, "; ")))
 		}
 	}
-	if client == nil {
+	if lifecycle.IsNil(client) {
 		problems = append(problems, errors.New("the client is nil"))
 	}
 	wrong("namespace", namespace, validation.IsDNS1123Label(namespace))

@@ -53,7 +53,7 @@ type Reporter struct {
 // names every argument that is not valid. The client needs permission to patch nodes/status.
 func NewReporter(client corev1client.NodesGetter, nodeName string, kind corev1.NodeConditionType) (*Reporter, error) {
 	problems := nodename.CheckFirst("nodeName", nodeName, "", false)
-	if client == nil {
+	if lifecycle.IsNil(client) {
 		problems = append(problems, errors.New("the client is nil"))
 	}
 	// The rule of API conventions for types of conditions; the API server has none.

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/configcheckpoint"
@@ -155,6 +156,14 @@ func TestNewReporterNamesAllProblems(t *testing.T) {
 	for _, part := range []string{"client", "nodeName", `"not a type"`} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("NewReporter = %v, without %s", err, part)
+		}
+	}
+	unset := (*corev1client.CoreV1Client)(nil)
+	_, err1 := NewReporter(unset, "n1", "AgentConfigOK")
+	_, err2 := ConfigMap(unset, "kubewright", "agent", "config.yaml")
+	for _, err := range []error{err1, err2} {
+		if err == nil || !strings.Contains(err.Error(), "the client is nil") {
+			t.Errorf("a nil pointer as the client: %v", err)
 		}
 	}
 	if _, err := NewReporter(nil, "N1", "AgentConfigOK"); err == nil || !strings.Contains(err.Error(), "nodeName") {
