@@ -475,3 +475,21 @@ func TestAWatchThatEndsIsNoErrorUnlessItReturnsOne(t *testing.T) {
 		})
 	}
 }
+
+// A report that a stopped pod runs counts for nothing, and a hook says so.
+func TestAReportAfterTheEndIsDropped(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		pod := w.bind(newPod("job", restart(corev1.RestartPolicyNever)))
+		pass(time.Minute)
+		w.backend.Finish(pod.UID, 0)
+		pass(time.Minute)
+		w.expectPhase("job", corev1.PodSucceeded)
+		w.c.Report(podsync.State{Ref: podsync.RefOf(pod), Status: corev1.PodStatus{Phase: corev1.PodRunning}})
+		pass(time.Minute)
+		w.expectPhase("job", corev1.PodSucceeded)
+		if len(w.dropped) != 1 || w.dropped[0].Reason != podsync.DroppedAfterStop || w.dropped[0].Ref.UID != pod.UID {
+			t.Errorf("dropped: %+v", w.dropped)
+		}
+	})
+}
