@@ -231,8 +231,8 @@ func TestAClientCAThatIsAbsentIsLoggedWithoutAnErrorHandler(t *testing.T) {
 	}
 }
 
-// TestAPanicOfALoadIsItsError: all later requests with a client certificate waited
-// without limit.
+// TestAPanicOfALoadIsItsError, and the previous value stays: all later requests with a client
+// certificate waited without limit.
 func TestAPanicOfALoadIsItsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := false
@@ -242,10 +242,13 @@ func TestAPanicOfALoadIsItsError(t *testing.T) {
 			}
 			return "value", nil
 		}}
-		for range 2 { // without a previous value, and with one
+		for _, previous := range []string{"", "value"} {
 			broken = true
 			if _, ok := errors.AsType[*PanicError](c.refresh(t.Context())); !ok {
 				t.Error("the panic is no error")
+			}
+			if value, err := c.get(); value != previous || (err == nil) != (previous != "") {
+				t.Errorf("%q, %v after a load that failed", value, err)
 			}
 			broken = false
 			time.Sleep(retryAfter)
