@@ -5,19 +5,28 @@ package kubewright_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/configcheckpoint"
+	configkube "github.com/kubewright/kubewright/configcheckpoint/kube"
+	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/internal/lineartest"
+	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
@@ -65,6 +74,15 @@ func crowd(n int) *corev1.Pod {
 	return pod
 }
 
+// manyAnnotations returns n keys with a prefix, and a record of a candidate as the value of each.
+func manyAnnotations(prefix string, n int) map[string]string {
+	all := map[string]string{}
+	for i := range n {
+		all[strings.TrimPrefix(fmt.Sprint(prefix, "/k", i), "/")] = fmt.Sprintf(`{"identity":"k%d"}`, i)
+	}
+	return all
+}
+
 // manyKeys returns a resolver that knows the ConfigMap "all", and the n keys of it.
 func manyKeys(t *testing.T, n int) (*podenv.Resolver, []string) {
 	var keys []string
@@ -85,7 +103,8 @@ func manyKeys(t *testing.T, n int) (*podenv.Resolver, []string) {
 
 // TestTheCostOfWhatOthersSendIsLinear: one large object, or many, make a node busy for as long as they
 // are large. Packages podstatus, podruntime, nodeapi and contest
-// of election/coordinator have such tests of their own.
+// of election/coordinator have such tests of their own. A claim has 32 devices at most, so claimstore
+// and claimstatus meet nothing large.
 func TestTheCostOfWhatOthersSendIsLinear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the race detector, which runs with -short, changes what a call costs")
@@ -180,6 +199,62 @@ func TestTheCostOfWhatOthersSendIsLinear(t *testing.T) {
 				node := apitest.Get[*corev1.Node](s, "", "n1")
 				if !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) || len(node.Spec.Taints) != n {
 					return fmt.Errorf("%d taints, %v", len(node.Spec.Taints), node.Status.Conditions)
+				}
+				return nil
+			})
+		}},
+		"lease: a Lease with many annotations": {1000, func(t *testing.T, n int) func() {
+			return minute(t, func(s *apitest.Server) {
+				s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "n1", Annotations: manyAnnotations("example.com", n)}})
+			}, func(client kubernetes.Interface) (*lease.Controller, error) {
+				return lease.New(lease.Config{Client: client.CoordinationV1(), NodeName: "n1", Owner: lease.NoOwner})
+			}, func(c *lease.Controller, s *apitest.Server) error {
+				if l := apitest.Get[*coordinationv1.Lease](s, corev1.NamespaceNodeLease, "n1"); len(l.Annotations) < n {
+					return fmt.Errorf("%d annotations", len(l.Annotations))
+				}
+				return c.Holds(context.Background(), "n1")
+			})
+		}},
+		"election: a Lease with many records of candidates": {1000, func(t *testing.T, n int) func() {
+			return minute(t, func(s *apitest.Server) {
+				s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "e", Annotations: manyAnnotations("candidate.election.kubewright.dev", n)}})
+			}, func(client kubernetes.Interface) (*election.Candidate, error) {
+				return election.New(election.Config{
+					Client: client.CoordinationV1(), Lease: types.NamespacedName{Namespace: "default", Name: "e"}, Self: election.Peer{Identity: "one"},
+					Lead: func(ctx context.Context, _ election.Term) error { <-ctx.Done(); return nil },
+				})
+			}, func(c *election.Candidate, _ *apitest.Server) error {
+				if !c.IsLeader() {
+					return errors.New("it does not lead")
+				}
+				return nil
+			})
+		}},
+		"configcheckpoint: a ConfigMap with many keys, and a payload as long": {2500, func(t *testing.T, n int) func() {
+			return minute(t, func(s *apitest.Server) {
+				data := manyAnnotations("", n)
+				data["config"] = strings.Repeat("0123456789\n", 9*n)
+				s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "agent"}, Data: data})
+			}, func(client kubernetes.Interface) (*configcheckpoint.Controller[string], error) {
+				source, err := configkube.ConfigMap(client.CoreV1(), "default", "agent", "config")
+				if err != nil {
+					return nil, err
+				}
+				c, err := configcheckpoint.New(configcheckpoint.Config[string]{
+					Dir: filepath.Join(t.TempDir(), "store"), Source: source,
+					Codec: configcheckpoint.Codec[string]{
+						Decode:  func(data []byte) (string, error) { return string(data), nil },
+						Default: func() (string, error) { return "", nil },
+					},
+				})
+				if err != nil {
+					return nil, err
+				}
+				_, err = c.Boot(context.Background())
+				return c, err
+			}, func(c *configcheckpoint.Controller[string], _ *apitest.Server) error {
+				if c.Status().Phase != configcheckpoint.PhaseStaged {
+					return fmt.Errorf("%+v", c.Status())
 				}
 				return nil
 			})
