@@ -215,6 +215,9 @@ const (
 	stale         // the gate closed: only a List that begins later shows its effect
 )
 
+// Counts reports whether the result of the call counts: no gate has closed since it began.
+func (c *Call) Counts() bool { return c.fate != stale }
+
 // An endState says how far the end of the pod is written to the API. It leaves endFinal and
 // endReleased only if another client undoes the end, or if the gate closes.
 type endState uint8

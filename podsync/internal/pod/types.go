@@ -222,6 +222,3 @@ type Call struct {
 	want uint64 // of Patch: the statusSeq that it stores
 	fate fate
 }
-
-// Counts reports whether the result of the call counts: no gate has closed since it began.
-func (c *Call) Counts() bool { return c.fate != stale }
