@@ -275,6 +275,26 @@ func TestABrokenNamespaceStarvesNoOther(t *testing.T) {
 	})
 }
 
+// What a webhook refuses in one namespace is not repeated sooner because another one's pods are written.
+func TestAWriteElsewhereEndsNoBackoff(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		broken := apitest.Match{User: nodeUser, Verb: "patch", Namespace: "broken"}
+		w.server.Inject(apitest.Fault{Match: broken, Status: statuserr.InternalError("failed calling webhook")})
+		w.bind(newPod("b", func(p *corev1.Pod) { p.Namespace = "broken" }))
+		good := w.bind(newPod("a"))
+		pass(time.Minute)
+		w.server.ResetJournal()
+		for range 120 {
+			w.backend.Edit(good.UID, func(st *corev1.PodStatus) { st.ContainerStatuses[0].RestartCount++ })
+			pass(5 * time.Second)
+		}
+		if n, others := len(w.server.Requests(broken)), len(w.server.Requests(patches)); n == 0 || n > 6 || others < 100 {
+			t.Errorf("%d tries in ten minutes, and %d requests in all", n, others)
+		}
+	})
+}
+
 func TestPodsAreTriedAgainWhenTheBackendIsBack(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.Relist = 10 * time.Second
