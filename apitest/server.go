@@ -46,6 +46,10 @@ type Options struct {
 	// watch can start before them. A watch from an older resourceVersion is answered with
 	// 410. 0 means 4096.
 	History int
+	// Seed selects the UIDs, the suffixes of generated names and the first resourceVersion.
+	// They are the same in every run with the same Seed. A test that must not depend on
+	// them, or on the order of generated names, can run with several. 0 is a seed, too.
+	Seed uint64
 	// Schemas compiles the schemas of a CustomResourceDefinition by version, or returns
 	// the errors of an invalid definition, whose write is answered with 422. Use
 	// crdschema.Compile of the separate module apitest/crdschema, which runs the code of

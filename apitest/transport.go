@@ -38,7 +38,7 @@ func New(opts Options) *Server {
 	if opts.History == 0 {
 		opts.History = 4096
 	}
-	s := &Server{core: serve.New(serve.Options{Version: opts.Version, ManagedFields: opts.ManagedFields, History: opts.History, Schemas: compiler(opts.Schemas)})}
+	s := &Server{core: serve.New(serve.Options{Version: opts.Version, ManagedFields: opts.ManagedFields, History: opts.History, Seed: opts.Seed, Schemas: compiler(opts.Schemas)})}
 	s.Authorize(opts.Authorizer)
 	for g, on := range opts.Gates {
 		s.SetGate(g, on)

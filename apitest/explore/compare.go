@@ -39,8 +39,9 @@ func isHistory(obj apiruntime.Object) bool {
 }
 
 // normalized returns objects of a server in a form that can be compared between
-// runs, by "Kind ns/name". Objects with generated names are collected under the prefix.
-func normalized(objects []apiruntime.Object, ignore []string) map[string]any {
+// runs, by "Kind ns/name". Objects with generated names are collected under the prefix, and
+// those whose names depend on generated ones under "*".
+func normalized(objects []apiruntime.Object, ignore []string, names fixedNames) map[string]any {
 	n := &normalizer{general: map[string]string{}, owners: map[string]string{}, ignore: ignore}
 	for _, obj := range objects {
 		m, err := meta.Accessor(obj)
@@ -51,7 +52,13 @@ func normalized(objects []apiruntime.Object, ignore []string) map[string]any {
 			n.general[m.GetName()] = prefix + "*"
 		}
 	}
-	n.names = slices.SortedFunc(maps.Keys(n.general), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	n.sort()
+	for _, obj := range objects {
+		if name := objectName(obj); name != "" && n.text(name) == name && names.without(name) {
+			n.general[name[len(beforeName(name)):]] = "*"
+		}
+	}
+	n.sort()
 	for _, obj := range objects {
 		if m, err := meta.Accessor(obj); err == nil {
 			n.owners[string(m.GetUID())] = "UID of " + n.text(objectName(obj))
@@ -75,8 +82,7 @@ func normalized(objects []apiruntime.Object, ignore []string) map[string]any {
 		}
 		n.generation = m.GetGeneration()
 		v := n.value(kind, "", content)
-		if _, ok := n.general[m.GetName()]; ok {
-			key := n.text(name)
+		if key := n.text(name); key != name {
 			generated[key] = append(generated[key], v)
 		} else {
 			out[name] = v
@@ -85,11 +91,51 @@ func normalized(objects []apiruntime.Object, ignore []string) map[string]any {
 	for key, list := range generated {
 		slices.SortFunc(list, func(a, b any) int { return bytes.Compare(encode(a), encode(b)) })
 		for i, v := range list {
-			out[fmt.Sprintf("%s (%d of them)", key, i+1)] = v
+			out[fmt.Sprintf("%s (%d"+ofThem, key, i+1)] = v
 		}
 	}
 	return out
 }
+
+// beforeName returns the part of "Kind ns/name" before the name.
+func beforeName(name string) string { return name[:strings.LastIndexAny(name, "/ ")+1] }
+
+// fixedNames has the names of objects that are the same in all runs without faults, by kind and
+// namespace. It has only those kinds and namespaces that also have other names, which depend on
+// generated names, UIDs or resourceVersions.
+type fixedNames map[string]map[string]bool
+
+func fixed(runs []outcome) fixedNames {
+	count := map[string]int{}
+	for _, out := range runs {
+		for name := range out.end {
+			if !strings.HasSuffix(name, ofThem) && !strings.HasPrefix(name, outsideKind+" ") {
+				count[name]++
+			}
+		}
+	}
+	fixed := fixedNames{}
+	for name, n := range count {
+		if n < len(runs) {
+			fixed[beforeName(name)] = map[string]bool{}
+		}
+	}
+	for name, n := range count {
+		if names := fixed[beforeName(name)]; names != nil && n == len(runs) {
+			names[name] = true
+		}
+	}
+	return fixed
+}
+
+// without reports whether the name of an object is one of those that are not fixed.
+func (f fixedNames) without(name string) bool {
+	names := f[beforeName(name)]
+	return names != nil && !names[name]
+}
+
+// ofThem ends the key of each object of a group, and that of a field of a map.
+const ofThem = " of them)"
 
 func encode(v any) []byte {
 	b, err := json.Marshal(v)
@@ -105,6 +151,10 @@ type normalizer struct {
 	owners     map[string]string // UIDs of objects that exist
 	ignore     []string
 	generation int64 // of the object
+}
+
+func (n *normalizer) sort() {
+	n.names = slices.SortedFunc(maps.Keys(n.general), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 }
 
 // text replaces times, UIDs and generated names.
@@ -173,7 +223,7 @@ func (n *normalizer) value(kind, path string, v any) any {
 			slices.SortFunc(values, func(a, b any) int { return bytes.Compare(encode(a), encode(b)) })
 			out[key] = values[0]
 			for i, x := range values[1:] {
-				out[fmt.Sprintf("%s (%d of them)", key, i+2)] = x
+				out[fmt.Sprintf("%s (%d"+ofThem, key, i+2)] = x
 			}
 		}
 		if len(out) == 0 {
@@ -279,6 +329,66 @@ func compact(v any) string {
 		s = s[:300] + "…"
 	}
 	return s
+}
+
+// uneven returns the fields whose values differ between two runs of the reference, as
+// Config.Ignore has them, whatever their order in lists and groups.
+func uneven(a, b map[string]any) (fields []string) {
+	x, y := values(a), values(b)
+	for group, in := range x {
+		also, ok := y[group]
+		if !ok || in.objects != also.objects {
+			continue
+		}
+		all := maps.Clone(in.of)
+		maps.Copy(all, also.of)
+		for field := range all {
+			slices.Sort(in.of[field])
+			slices.Sort(also.of[field])
+			if !slices.Equal(in.of[field], also.of[field]) {
+				fields = append(fields, field)
+			}
+		}
+	}
+	slices.Sort(fields)
+	return slices.Compact(fields)
+}
+
+// fieldValues has the values of each field of the objects of a group.
+type fieldValues struct {
+	objects int
+	of      map[string][]string
+}
+
+func values(end map[string]any) map[string]*fieldValues {
+	groups := map[string]*fieldValues{}
+	for key, obj := range end {
+		group, _, _ := strings.Cut(key, " (")
+		v := groups[group]
+		if v == nil {
+			v = &fieldValues{of: map[string][]string{}}
+			groups[group] = v
+		}
+		v.objects++
+		kind, _, _ := strings.Cut(key, " ")
+		v.add(kind, obj)
+	}
+	return groups
+}
+
+func (f *fieldValues) add(path string, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, x := range v {
+			f.add(path+"."+key, x)
+		}
+	case []any:
+		for _, x := range v {
+			f.add(path, x)
+		}
+	default:
+		f.of[path] = append(f.of[path], string(encode(v)))
+	}
 }
 
 // noise returns the fields in which two runs of the reference differ, as

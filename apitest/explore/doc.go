@@ -38,8 +38,10 @@
 //
 // The comparison ignores times, UIDs, resourceVersions, generations, managed fields,
 // Events, the order of lists that are maps or sets, addresses and node ports that the server
-// allocates, fields in which two runs without faults differ, and Config.Ignore. Objects with
-// generated names are compared as a group. After a fault that changes what programs must do,
+// allocates, fields in which runs without faults differ, and Config.Ignore. Some of these runs
+// have other generated names, UIDs and resourceVersions, so what a program derives from them,
+// such as a hash, may differ. Objects with generated names are compared as a group, and so are
+// objects whose names are derived. After a fault that changes what programs must do,
 // such as the deletion of an object, the objects are not compared.
 //
 // After each step there is a place at rest, when programs have had time to finish and the

@@ -129,7 +129,7 @@ func (w *World) rests(st Step) {
 		return
 	}
 	w.worldly.Store(false) // decided here
-	before, things := normalized(w.Server.Objects(), w.cfg.Ignore), w.outside()
+	before, things := normalized(w.Server.Objects(), w.cfg.Ignore, w.names), w.outside()
 	for _, f := range faults {
 		x := &exchange{w: w, p: p, place: place}
 		obj := w.object(f.object)
@@ -142,7 +142,7 @@ func (w *World) rests(st Step) {
 		switch {
 		case obj == nil:
 		case owned:
-			w.expect(func() error { return missing(before, normalized(w.Server.Objects(), w.cfg.Ignore)) })
+			w.expect(func() error { return missing(before, normalized(w.Server.Objects(), w.cfg.Ignore, w.names)) })
 		case f.World:
 			w.expect(func() error { return w.leftover(obj, things) })
 		}

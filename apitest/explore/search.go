@@ -27,6 +27,7 @@ type lab struct {
 	free     bool // requests are not ordered
 
 	ref   outcome
+	names fixedNames
 	plans []plan.Plan // with one fault
 }
 
@@ -52,28 +53,29 @@ type verdict struct {
 	Next []string
 }
 
-// prepare runs the reference several times, to learn which fields differ without a fault.
+// prepare runs the reference several times, to learn what differs without a fault. The first
+// runs have other generated names, UIDs and resourceVersions, because a fault changes these:
+// what a program derives from them must not count.
 func (l *lab) prepare() error {
-	none := func(out *outcome) error {
+	none := func(out *outcome, seed uint64) error {
 		if len(out.problems) == 0 {
 			return nil
 		}
-		return errors.New("explore: the run without faults has problems:\n" + strings.Join(out.problems, "\n") +
-			"\nthe end of its journal:\n" + told(out.journal, before+after))
+		return fmt.Errorf("explore: the run without faults, with Options.Seed %d, has problems:\n%s\nthe end of its journal:\n%s",
+			seed, strings.Join(out.problems, "\n"), told(out.journal, before+after))
 	}
 	var runs [3]outcome
-	for i := range runs {
-		runs[i] = runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
-		if err := none(&runs[i]); err != nil {
+	for i, more := range []uint64{1, 2, 0} {
+		cfg := l.cfg
+		cfg.Options.Seed += more
+		runs[i] = runPlan(l.t, cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
+		if err := none(&runs[i], cfg.Options.Seed); err != nil {
 			return err
 		}
 	}
+	l.learn(runs[:])
 	l.ref = runs[2]
-	l.cfg.Ignore = append(slices.Clone(l.cfg.Ignore), noise(runs[0].end, runs[1].end)...)
-	l.cfg.Ignore = append(l.cfg.Ignore, noise(runs[0].end, l.ref.end)...)
-	l.ref.end = normalized(l.ref.objects, l.cfg.Ignore)
-	maps.Copy(l.ref.end, l.ref.outside)
-	again := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
+	again := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true, names: l.names}, nil)
 	if lines := differences(l.ref.end, again.end); len(lines) > 0 {
 		advice := ""
 		for _, field := range noise(l.ref.end, again.end) {
@@ -81,8 +83,8 @@ func (l *lab) prepare() error {
 		}
 		return errors.New("explore: runs without faults end differently:\n" + strings.Join(lines, "\n") + advice)
 	}
-	rest := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, rest: true}, nil)
-	if err := none(&rest); err != nil {
+	rest := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, rest: true, names: l.names}, nil)
+	if err := none(&rest, l.cfg.Options.Seed); err != nil {
 		return err
 	}
 	for _, out := range []outcome{runs[0], runs[1], again, rest} {
@@ -99,10 +101,31 @@ func (l *lab) prepare() error {
 	return nil
 }
 
+// learn sets what may differ, because it differs between runs without faults, and normalizes
+// their ends again. The order in which elements of lists and groups are compared depends on all
+// of their fields, so those whose values differ must be known first.
+func (l *lab) learn(runs []outcome) {
+	normalize := func() {
+		for i := range runs {
+			runs[i].end = normalized(runs[i].objects, l.cfg.Ignore, l.names)
+			maps.Copy(runs[i].end, runs[i].outside)
+		}
+	}
+	l.cfg.Ignore = slices.Clone(l.cfg.Ignore)
+	l.names = fixed(runs)
+	normalize()
+	for _, fields := range []func(a, b map[string]any) []string{uneven, noise} {
+		for _, other := range runs[1:] {
+			l.cfg.Ignore = append(l.cfg.Ignore, fields(runs[0].end, other.end)...)
+		}
+		normalize()
+	}
+}
+
 // run runs a plan once and judges it.
 func (l *lab) run(p plan.Plan, how mode) outcome {
 	ref := &l.ref
-	how.limit = 20 * ref.requests
+	how.limit, how.names = 20*ref.requests, l.names
 	out := runPlan(l.t, l.cfg, l.scenario, p, how, &judge{
 		same: func(end map[string]any) error {
 			want := ref.end

@@ -35,6 +35,7 @@ type World struct {
 	Server *apitest.Server
 
 	cfg       Config
+	names     fixedNames
 	plan      plan.Plan
 	faults    []Fault
 	limit     int // see mode
@@ -333,7 +334,8 @@ type mode struct {
 	free  bool // requests are not ordered
 	list  bool // the outcome has the spots
 	rest  bool // the outcome has the places at rest
-	limit int  // the run is given up if it has many more requests, in ten seconds or in all; 0 means none
+	names fixedNames
+	limit int // the run is given up if it has many more requests, in ten seconds or in all; 0 means none
 }
 
 // judge compares a run with the reference.
@@ -360,7 +362,7 @@ func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Pl
 	}()
 	apitest.Bubble(t, cfg.Options, func(_ *testing.T, s *apitest.Server) {
 		w := &World{
-			Server: s, cfg: cfg, plan: p, faults: faults, limit: how.limit, order: newTurnstile(how.free), begun: time.Now(),
+			Server: s, cfg: cfg, names: how.names, plan: p, faults: faults, limit: how.limit, order: newTurnstile(how.free), begun: time.Now(),
 			wake: make(chan struct{}, 1), extra: map[string]int{}, seen: map[plan.Place]int{}, hit: make([]bool, len(p)), acted: make([]bool, len(p)),
 			broken: map[string]bool{}, refused: map[string]bool{}, listRests: how.rest,
 			history: history{made: map[types.UID]bool{}, touched: map[types.UID]bool{}, finalizers: map[string]bool{}, changes: map[string]int{}, now: map[string]int{}, most: map[string]int{}},
@@ -413,7 +415,7 @@ func (w *World) run(scenario func(*World) Scenario, j *judge, out *outcome) {
 	}
 	objects := w.Server.Objects()
 	out.outside = w.outside()
-	out.end = normalized(objects, w.cfg.Ignore)
+	out.end = normalized(objects, w.cfg.Ignore, w.names)
 	maps.Copy(out.end, out.outside)
 	if len(w.plan) == 0 {
 		out.objects = objects
@@ -559,7 +561,7 @@ func (w *World) running() (all []*Process) {
 
 // ends returns the objects and the things outside, normalized.
 func (w *World) ends() map[string]any {
-	end := normalized(w.Server.Objects(), w.cfg.Ignore)
+	end := normalized(w.Server.Objects(), w.cfg.Ignore, w.names)
 	maps.Copy(end, w.outside())
 	return end
 }

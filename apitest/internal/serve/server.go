@@ -42,6 +42,7 @@ type Options struct {
 	Version       string
 	ManagedFields bool
 	History       int
+	Seed          uint64
 	Schemas       rules.Compiler
 }
 

@@ -207,9 +207,10 @@ func (st *Store) Observing(f func(Event)) (remove func()) {
 // firstRV leaves room for resourceVersions that are older than the server.
 const firstRV = 100
 
-// New returns a store that remembers at least history changes of each kind.
-func New(history int) *Store {
-	st := &Store{RV: firstRV, Tables: map[*rules.Kind]*Table{}, Named: map[string]*Table{}, history: history}
+// New returns a store that remembers at least history changes of each kind. Its first
+// resourceVersion depends on seed.
+func New(history int, seed uint64) *Store {
+	st := &Store{RV: firstRV + seed%1000*1000, Tables: map[*rules.Kind]*Table{}, Named: map[string]*Table{}, history: history}
 	for _, k := range rules.Special {
 		st.Named[k.Resource] = st.Table(k)
 	}
