@@ -11,6 +11,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -130,6 +131,50 @@ func TestRun(t *testing.T) {
 		if err := ready(); err != nil {
 			t.Error(err)
 		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A Job that is suspended while it runs loses its active pods, and gets others when it goes on.
+func TestSuspendedJob(t *testing.T) {
+	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- cluster.Run(ctx, s, s.Config(apitest.User{})) }()
+		labels := map[string]string{"app": "a"}
+		s.Put(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: batchv1.JobSpec{
+			Parallelism: new(int32(2)), Completions: new(int32(3)), ManualSelector: new(true), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "i"}},
+			}},
+		}})
+		suspend := func(on bool) {
+			apitest.Edit(s, "default", "a", func(j *batchv1.Job) { j.Spec.Suspend = &on })
+		}
+		// is waits, and compares the Job: its pods, those of them that succeeded, whether it has
+		// started, and its conditions.
+		is := func(wait time.Duration, want string) {
+			t.Helper()
+			time.Sleep(wait)
+			j := apitest.Get[*batchv1.Job](s, "default", "a")
+			got := fmt.Sprintf("%d pods, %d active, %d succeeded, started %v", len(apitest.List[*corev1.Pod](s, "default")), j.Status.Active, j.Status.Succeeded, j.Status.StartTime != nil)
+			for _, c := range j.Status.Conditions {
+				got += fmt.Sprintf(", %s=%s %s", c.Type, c.Status, c.Reason)
+			}
+			if got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		}
+		is(15*time.Second, "3 pods, 1 active, 2 succeeded, started true")
+		suspend(true)
+		is(5*time.Second, "2 pods, 0 active, 2 succeeded, started false, Suspended=True JobSuspended")
+		is(time.Minute, "2 pods, 0 active, 2 succeeded, started false, Suspended=True JobSuspended")
+		suspend(false)
+		is(5*time.Second, "3 pods, 1 active, 2 succeeded, started true, Suspended=False JobResumed")
+		is(time.Minute, "3 pods, 0 active, 3 succeeded, started true, Suspended=False JobResumed, SuccessCriteriaMet=True CompletionsReached, Complete=True CompletionsReached")
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)

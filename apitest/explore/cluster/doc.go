@@ -12,7 +12,8 @@
 //     creates all new Pods, waits until they are ready, and then deletes the old ones.
 //   - A StatefulSet gets Pods and their PersistentVolumeClaims, one after the other. After an
 //     update, the Pods are replaced one by one, from the last one on.
-//   - A Job gets Pods, and is complete after enough of them have succeeded.
+//   - A Job gets Pods, and is complete after enough of them have succeeded. While it is
+//     suspended, it has no active Pods.
 //   - A Pod becomes Running and Ready. All have one address, so that runs can be compared. A Pod
 //     of a Job succeeds ten seconds later. A deleted Pod is removed.
 //   - The status of Deployments, ReplicaSets, StatefulSets and Jobs is kept.

@@ -6,6 +6,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -265,7 +266,7 @@ func (c *cluster) createMember(ctx context.Context, set *appsv1.StatefulSet, n i
 
 func (c *cluster) jobs(ctx context.Context) error {
 	for _, job := range apitest.List[*batchv1.Job](c.s, "") {
-		if job.DeletionTimestamp == nil && job.Status.CompletionTime == nil && (job.Spec.Suspend == nil || !*job.Spec.Suspend) {
+		if job.DeletionTimestamp == nil && job.Status.CompletionTime == nil {
 			if err := c.job(ctx, job); err != nil && !passes(err) {
 				return fmt.Errorf("job %s/%s: %w", job.Namespace, job.Name, err)
 			}
@@ -277,32 +278,54 @@ func (c *cluster) jobs(ctx context.Context) error {
 func (c *cluster) job(ctx context.Context, job *batchv1.Job) error {
 	pods, _ := c.podsOf(job)
 	now := metav1.Now().Rfc3339Copy()
+	suspended := job.Spec.Suspend != nil && *job.Spec.Suspend
 	status := batchv1.JobStatus{StartTime: job.Status.StartTime, Conditions: job.Status.Conditions, UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{}, Terminating: new(int32), Ready: new(int32)}
-	if status.StartTime == nil {
+	if status.StartTime == nil && !suspended {
 		status.StartTime = &now
 	}
 	for _, pod := range pods {
-		switch {
-		case pod.Status.Phase == corev1.PodSucceeded:
+		if pod.Status.Phase == corev1.PodSucceeded {
 			status.Succeeded++
-		case !finished(pod):
+		}
+	}
+	completions := int32(number(job.Spec.Completions))
+	want := min(int32(number(job.Spec.Parallelism)), completions-status.Succeeded)
+	if suspended {
+		want = 0
+	}
+	for _, pod := range pods {
+		switch {
+		case finished(pod):
+		case status.Active >= want:
+			if err := c.deletePod(ctx, pod); err != nil {
+				return err
+			}
+		default:
 			status.Active++
 			if ready(pod) {
 				*status.Ready++
 			}
 		}
 	}
-	completions := int32(number(job.Spec.Completions))
-	if status.Succeeded >= completions && status.Active == 0 {
+	switch {
+	case status.Succeeded >= completions && status.Active == 0:
 		status.CompletionTime = &now
 		for _, kind := range []batchv1.JobConditionType{batchv1.JobSuccessCriteriaMet, batchv1.JobComplete} {
 			status.Conditions = append(status.Conditions, batchv1.JobCondition{
 				Type: kind, Status: corev1.ConditionTrue, LastProbeTime: now, LastTransitionTime: now, Reason: "CompletionsReached", Message: "Reached expected number of succeeded pods",
 			})
 		}
+	case suspended:
+		if setSuspended(&status, corev1.ConditionTrue, "JobSuspended", "Job suspended") {
+			status.StartTime = nil
+		}
+	default:
+		if setSuspended(&status, corev1.ConditionFalse, "JobResumed", "Job resumed") {
+			status.StartTime = &now
+		}
 	}
 	owner := metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))
-	for range min(int32(number(job.Spec.Parallelism)), completions-status.Succeeded) - status.Active {
+	for range want - status.Active {
 		pod := newPod(&job.Spec.Template, owner)
 		pod.GenerateName = job.Name + "-"
 		if _, err := c.CoreV1().Pods(job.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
@@ -316,4 +339,22 @@ func (c *cluster) job(ctx context.Context, job *batchv1.Job) error {
 	job.Status = status
 	_, err := c.BatchV1().Jobs(job.Namespace).UpdateStatus(ctx, job, metav1.UpdateOptions{})
 	return err
+}
+
+// setSuspended sets the condition Suspended, and reports whether it has changed. A Job that was
+// never suspended does not have it.
+func setSuspended(status *batchv1.JobStatus, to corev1.ConditionStatus, reason, message string) bool {
+	at := slices.IndexFunc(status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == batchv1.JobSuspended })
+	if at < 0 && to == corev1.ConditionFalse || at >= 0 && status.Conditions[at].Status == to {
+		return false
+	}
+	now := metav1.Now().Rfc3339Copy()
+	c := batchv1.JobCondition{Type: batchv1.JobSuspended, Status: to, LastProbeTime: now, LastTransitionTime: now, Reason: reason, Message: message}
+	status.Conditions = slices.Clone(status.Conditions)
+	if at < 0 {
+		status.Conditions = append(status.Conditions, c)
+	} else {
+		status.Conditions[at] = c
+	}
+	return true
 }

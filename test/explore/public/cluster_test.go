@@ -128,6 +128,9 @@ func TestClusterEndsAsKubernetes(t *testing.T) {
 	set := func(f func(*appsv1.StatefulSet)) func(*apitest.Server) {
 		return func(s *apitest.Server) { apitest.Edit(s, "default", "a", f) }
 	}
+	job := func(f func(*batchv1.Job)) func(*apitest.Server) {
+		return func(s *apitest.Server) { apitest.Edit(s, "default", "a", f) }
+	}
 	for name, c := range map[string]struct {
 		start func(context.Context, kubernetes.Interface, informers.SharedInformerFactory) ([]worker, error)
 		steps []func(*apitest.Server)
@@ -164,6 +167,23 @@ func TestClusterEndsAsKubernetes(t *testing.T) {
 					Parallelism: ptr[int32](2), Completions: ptr[int32](3), BackoffLimit: ptr[int32](6), CompletionMode: ptr(batchv1.NonIndexedCompletion), Suspend: ptr(false),
 					PodReplacementPolicy: ptr(batchv1.TerminatingOrFailed), ManualSelector: ptr(true), Selector: selector, Template: template(corev1.RestartPolicyNever),
 				}})
+			},
+			job(func(j *batchv1.Job) { j.Spec.Suspend = ptr(true) }), // it is complete
+			func(s *apitest.Server) {
+				apitest.Remove[*batchv1.Job](s, "default", "a")
+				s.Put(&batchv1.Job{ObjectMeta: named("a"), Spec: batchv1.JobSpec{
+					Parallelism: ptr[int32](3), Completions: ptr[int32](6), Suspend: ptr(true), ManualSelector: ptr(true), Selector: selector, Template: template(corev1.RestartPolicyNever),
+				}})
+			},
+			func(s *apitest.Server) { // suspended again while pods run
+				job(func(j *batchv1.Job) { j.Spec.Suspend = ptr(false) })(s)
+				time.Sleep(15 * time.Second)
+				job(func(j *batchv1.Job) { j.Spec.Suspend = ptr(true) })(s)
+			},
+			func(s *apitest.Server) { // and with fewer pods at a time
+				job(func(j *batchv1.Job) { j.Spec.Suspend = ptr(false) })(s)
+				time.Sleep(5 * time.Second)
+				job(func(j *batchv1.Job) { j.Spec.Parallelism = ptr[int32](1) })(s)
 			},
 		}},
 	} {
