@@ -56,7 +56,7 @@ func TestSpecsOnProcesses(t *testing.T) {
 		"--root-dir="+filepath.Join(s.home, "kubelet"), "--port=0", "--min-free-disk=0", "--register-taint=false", "-v=2",
 		"--shutdown-grace-period-by-pod-priority=0=5s") // no process is left
 	s.awaitNodes(t, 1)
-	report(t, s.run(t, workers(), s.arguments()...))
+	s.report(t, s.run(t, workers(), s.arguments()...))
 }
 
 // TestSpecsOnSimulatedPods runs specs of Kubernetes on examples/fleet.
@@ -64,25 +64,75 @@ func TestSpecsOnSimulatedPods(t *testing.T) {
 	s := newExampleSuite(t, apiFiles)
 	s.startExample(t, "fleet", "--kubeconfig="+s.ownCopy(t, s.cluster.AdminKubeconfig(), "kubeconfig"), "--nodes=3", "--pod-duration=1s")
 	s.awaitNodes(t, 3)
-	reportKnown(t, s.run(t, workers(), s.arguments()...), simulated)
+	s.known = simulated
+	s.report(t, s.run(t, workers(), s.arguments()...))
 }
 
-// simulated has how many specs of each file can't pass on simulated pods, which run no command. All specs of the
-// other files pass or are left out. test/e2e/README.md has the reasons.
-var simulated = map[string]int{
-	"apps/cronjob.go":     3,
-	"apps/deployment.go":  1,
-	"apps/disruption.go":  5,
-	"apps/job.go":         24,
-	"apps/rc.go":          1,
-	"apps/replica_set.go": 1,
-	"apps/statefulset.go": 2,
-
-	"common/node/configmap.go":      3,
-	"common/node/init_container.go": 2,
-	"common/node/pods.go":           5,
-	"common/node/secrets.go":        3,
-	"node/pods.go":                  6,
+// simulated are the specs that can't pass on simulated pods, or only by chance, because those run no command and
+// end after a second. All others must pass, or leave themselves out.
+var simulated = []string{
+	// apps/cronjob.go: A job fails, or runs for more than a second.
+	"[sig-apps] CronJob should delete failed finished jobs with limit of one job",
+	"[sig-apps] CronJob should replace jobs when ReplaceConcurrent [Conformance]",
+	"[sig-apps] CronJob should schedule multiple jobs concurrently [Conformance]",
+	// apps/deployment.go: A pull fails.
+	"[sig-apps] Deployment deployment should support proportional scaling [Conformance]",
+	// apps/disruption.go: Pods are not ready, or become so later than at their start.
+	"[sig-apps] DisruptionController should evict ready pods with AlwaysAllow UnhealthyPodEvictionPolicy",
+	"[sig-apps] DisruptionController should evict ready pods with Default UnhealthyPodEvictionPolicy",
+	"[sig-apps] DisruptionController should evict ready pods with IfHealthyBudget UnhealthyPodEvictionPolicy",
+	"[sig-apps] DisruptionController should evict unready pods with AlwaysAllow UnhealthyPodEvictionPolicy",
+	"[sig-apps] DisruptionController should not evict unready pods with Default UnhealthyPodEvictionPolicy",
+	"[sig-apps] DisruptionController should not evict unready pods with IfHealthyBudget UnhealthyPodEvictionPolicy",
+	// apps/job.go: A container fails, or runs for more than a second. Some pass if the spec looks soon enough.
+	"[sig-apps] Job should adopt matching orphans and release non-matching pods [Conformance]",
+	"[sig-apps] Job should allow to use a pod failure policy to ignore failure matching on DisruptionTarget condition [Conformance]",
+	"[sig-apps] Job should allow to use the pod failure policy on exit code to fail the job early [Conformance]",
+	"[sig-apps] Job should allow updating pod resources for a job that started and then was suspended [FeatureGate:MutablePodResourcesForSuspendedJobs] [Beta]",
+	"[sig-apps] Job should apply changes to a job status [Conformance]",
+	"[sig-apps] Job should delete a job [Conformance]",
+	"[sig-apps] Job should delete pods when suspended",
+	"[sig-apps] Job should execute all indexes despite some failing when using backoffLimitPerIndex [Conformance]",
+	"[sig-apps] Job should fail to exceed backoffLimit",
+	"[sig-apps] Job should mark indexes as failed when the FailIndex action is matched in podFailurePolicy [Conformance]",
+	"[sig-apps] Job should record the failure-count in the Pod annotation when using backoffLimitPerIndex",
+	"[sig-apps] Job should recreate pods only after they have failed if pod replacement policy is set to Failed",
+	"[sig-apps] Job should remove pods when job is deleted",
+	"[sig-apps] Job should terminate job execution when the number of failed indexes exceeds maxFailedIndexes [Conformance]",
+	"[sig-apps] Job should update the status ready field",
+	"[sig-apps] Job with successPolicy succeededCount rule should succeeded even when some indexes remain pending [Conformance]",
+	"[sig-apps] Job with successPolicy succeededIndexes rule should succeeded even when some indexes remain pending [Conformance]",
+	// apps/rc.go: Pods answer requests.
+	"[sig-apps] ReplicationController should serve a basic image on each replica with a public image [Conformance]",
+	// apps/replica_set.go: Pods answer requests.
+	"[sig-apps] ReplicaSet should serve a basic image on each replica with a public image [Conformance]",
+	// apps/statefulset.go: A pod fails, or runs a command that the spec starts.
+	"[sig-apps] StatefulSet Basic StatefulSet functionality [StatefulSetBasic] Should recreate evicted statefulset [Conformance]",
+	"[sig-apps] StatefulSet Basic StatefulSet functionality [StatefulSetBasic] should perform rolling updates and roll backs of template modifications [Conformance]",
+	// common/node/configmap.go: The output of a container.
+	"[sig-node] ConfigMap should be consumable as environment variable names with various prefixes [Conformance]",
+	"[sig-node] ConfigMap should be consumable via environment variable [Conformance] [NodeConformance]",
+	"[sig-node] ConfigMap should be consumable via the environment [Conformance] [NodeConformance]",
+	// common/node/init_container.go: An init container fails.
+	"[sig-node] InitContainer should not start app containers and fail the pod if init containers fail on a RestartNever pod [Conformance] [NodeConformance]",
+	"[sig-node] InitContainer should not start app containers if init containers fail on a RestartAlways pod [Conformance] [NodeConformance]",
+	// common/node/pods.go: Output, logs, commands, the address of the node, and pods of policy Never that run for longer than a second.
+	"[sig-node] Pods should contain environment variables for services [Conformance] [NodeConformance]",
+	"[sig-node] Pods should delete a collection of pods [Conformance]",
+	"[sig-node] Pods should get a host IP [Conformance] [NodeConformance]",
+	"[sig-node] Pods should support remote command execution over websockets [Conformance] [NodeConformance]",
+	"[sig-node] Pods should support retrieving logs from the container over websockets [Conformance] [NodeConformance]",
+	// common/node/secrets.go: The output of a container.
+	"[sig-node] Secrets should be consumable as environment variable names variable names with various prefixes [Conformance]",
+	"[sig-node] Secrets should be consumable from pods in env vars [Conformance] [NodeConformance]",
+	"[sig-node] Secrets should be consumable via the environment [Conformance] [NodeConformance]",
+	// node/pods.go: Containers and pulls that fail, and what a kubelet serves.
+	"[sig-node] Pods Extended (pod generation) Pod Generation pod observedGeneration field set in pod conditions",
+	"[sig-node] Pods Extended Delete Grace Period should be submitted and removed",
+	"[sig-node] Pods Extended Pod Container Status should never report container start when an init container fails",
+	"[sig-node] Pods Extended Pod Container Status should never report success for a pending container",
+	"[sig-node] Pods Extended Pod Container lifecycle evicted pods should be terminal",
+	"[sig-node] Pods Extended Pod Container lifecycle should not create extra sandbox if all containers are done",
 }
 
 // newExampleSuite starts a control plane for the specs in some files of test/e2e.
