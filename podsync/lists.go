@@ -149,10 +149,10 @@ func (l *lister) list(ctx context.Context) error {
 // maxFound bounds a log line.
 const maxFound = 50
 
-// tellFound logs which pods of an earlier process the first List has, and which it has not. A pod
-// that was lost may still be held back, or start again.
+// tellFound logs which pods of an earlier process the first List has, and which it has not. One that
+// is missing may run in another process that acts for the node, be held back, or start again.
 func (l *lister) tellFound(ctx context.Context) {
-	var found, lost, orphans []string
+	var found, missing, orphans []string
 	for _, t := range l.pods.pods {
 		name := klog.KRef(t.ref.Namespace, t.ref.Name).String()
 		switch {
@@ -161,19 +161,19 @@ func (l *lister) tellFound(ctx context.Context) {
 		case l.pods.shows(t):
 			found = append(found, name)
 		case t.Ran():
-			lost = append(lost, name)
+			missing = append(missing, name)
 		}
 	}
-	if len(found)+len(lost)+len(orphans) == 0 {
+	if len(found)+len(missing)+len(orphans) == 0 {
 		return
 	}
-	values := []any{"found", len(found), "lost", len(lost), "orphans", len(orphans)}
-	for i, names := range [][]string{found, lost, orphans} {
+	values := []any{"found", len(found), "missing", len(missing), "orphans", len(orphans)}
+	for i, names := range [][]string{found, missing, orphans} {
 		slices.Sort(names)
 		if len(names) > maxFound {
 			names = append(names[:maxFound:maxFound], "…")
 		}
-		values = append(values, []string{"foundPods", "lostPods", "orphanPods"}[i], names)
+		values = append(values, []string{"foundPods", "missingPods", "orphanPods"}[i], names)
 	}
 	logger := klog.FromContext(ctx)
 	l.pods.later(func() { logger.Info("Found the pods of an earlier process", values...) })

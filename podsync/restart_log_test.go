@@ -21,7 +21,7 @@ import (
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-// After a restart one line says which pods were found, and which were lost.
+// After a restart one line says which pods were found, and which are missing.
 func TestARestartLogsWhatItFound(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		var log strings.Builder
@@ -50,7 +50,7 @@ func TestARestartLogsWhatItFound(t *testing.T) {
 		}
 		for line := range strings.Lines(log.String()) {
 			if strings.Contains(line, says) && !strings.Contains(line,
-				`found=1 lost=1 orphans=1 foundPods=["default/kept"] lostPods=["default/lost"] orphanPods=["default/orphan"]`) {
+				`found=1 missing=1 orphans=1 foundPods=["default/kept"] missingPods=["default/lost"] orphanPods=["default/orphan"]`) {
 				t.Errorf("%s", line)
 			}
 		}
