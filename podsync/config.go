@@ -62,6 +62,9 @@ const (
 	retryMax = 5 * time.Minute
 	// callTimeout is the deadline of one API request, its retries inside client-go included.
 	callTimeout = 10 * time.Second
+	// slowCall is the time after which a call of the provider is said not to have returned:
+	// more than most images take.
+	slowCall = 5 * time.Minute
 	// listTimeout is the deadline of a LIST of pods, which may be long, and of the
 	// provider's List.
 	listTimeout = 2 * time.Minute

@@ -139,6 +139,7 @@ const (
 	reasonFailedStop    = "FailedStop"
 	reasonFailedAdmit   = "FailedAdmit"
 	reasonFailedRelease = "FailedRelease"
+	reasonSlowCall      = "SlowCall"
 
 	reasonFailedCheckpoint = "FailedCheckpoint"
 	reasonInvalidStatus    = "InvalidStatus"

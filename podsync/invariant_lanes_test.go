@@ -6,11 +6,14 @@ package podsync_test
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/statuserr"
@@ -191,6 +194,40 @@ func TestOneStuckCallDelaysNobody(t *testing.T) {
 			t.Errorf("it took %v", d)
 		}
 		w.provider.Crash() // or Run would wait for them
+	})
+}
+
+// A call that does not return is told once. One that takes long, but less, is not.
+func TestACallThatDoesNotReturnIsTold(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		var log strings.Builder
+		w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
+		r := &recorder{t: t}
+		w.cfg.EventRecorder = r
+		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Name: "hangs", HangOn: true})
+		pulled := w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Name: "pulls", HangOn: true})
+		w.run()
+		w.bind(newPod("hangs"))
+		w.bind(newPod("pulls"))
+		pass(5*time.Minute - time.Second)
+		pulled()
+		synctest.Wait()
+		w.expectPhase("pulls", corev1.PodRunning)
+		if got := r.take(); len(got) != 0 {
+			t.Errorf("events before five minutes: %q", got)
+		}
+		pass(time.Hour)
+		w.kubectlDelete("hangs", 30)
+		pass(time.Hour)
+		want := []string{"hangs Warning SlowCall Starting: start has not returned for 5m0s"}
+		if got := r.take(); !slices.Equal(got, want) {
+			t.Errorf("events %q, want %q", got, want)
+		}
+		w.provider.Crash()
+		w.stop()
+		if n := strings.Count(log.String(), "A call of the provider has not returned"); n != 1 {
+			t.Errorf("%d lines, want one:\n%s", n, log.String())
+		}
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -620,8 +621,26 @@ func (c *caller) make(ctx context.Context, t *entry, call *core.Call, node strin
 		})
 		return
 	}
+	slow := time.AfterFunc(slowCall, func() { c.tellSlow(base, t, call) })
 	st, saved, err := c.call(ctx, t.ref, call)
+	slow.Stop()
 	c.finish(t, call, st, saved, err)
+}
+
+// tellSlow says that a call has not returned, which nothing else shows.
+func (c *caller) tellSlow(ctx context.Context, t *entry, call *core.Call) {
+	c.pods.mu.Lock()
+	defer c.pods.mu.Unlock()
+	if t.InFlight(core.Calls) != call {
+		return
+	}
+	_, action := eventOf(call.Op)
+	c.observer.warn(t, reasonSlowCall, action, fmt.Sprintf("%s has not returned for %v", call.Op, slowCall))
+	logger, op, ref := klog.FromContext(ctx), Op(call.Op), t.ref
+	c.pods.later(func() {
+		logger.Info("A call of the provider has not returned", "op", op, "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID, "after", slowCall)
+	})
+	wake(c.pods.kick)
 }
 
 // counts reports whether the gate has been open since the call was planned.
@@ -745,24 +764,28 @@ func (c *caller) warn(t *entry, op core.Op, ev core.Returned, news core.News) {
 	case news.Canceled || errors.Is(ev.Err, ErrNotFound):
 		return
 	}
-	var reason, action string
+	if reason, action := eventOf(op); reason != "" {
+		c.observer.warn(t, reason, action, ev.Err.Error())
+	}
+}
+
+// eventOf returns the reason of the event of a call that failed, and the action of those about it.
+func eventOf(op core.Op) (reason, action string) {
 	switch op {
 	case core.Annotate, core.Start:
-		reason, action = ReasonFailedStart, actionStart
+		return ReasonFailedStart, actionStart
 	case core.Admit:
-		reason, action = reasonFailedAdmit, actionAdmit
+		return reasonFailedAdmit, actionAdmit
 	case core.Update:
-		reason, action = reasonFailedUpdate, actionUpdate
+		return reasonFailedUpdate, actionUpdate
 	case core.Save, core.Remove:
-		reason, action = reasonFailedCheckpoint, actionSync
+		return reasonFailedCheckpoint, actionSync
 	case core.Stop:
-		reason, action = reasonFailedStop, actionStop
+		return reasonFailedStop, actionStop
 	case core.Release:
-		reason, action = reasonFailedRelease, actionRelease
-	default:
-		return
+		return reasonFailedRelease, actionRelease
 	}
-	c.observer.warn(t, reason, action, ev.Err.Error())
+	return "", actionSync
 }
 
 // active yields private copies of the admitted pods, the oldest first. They are

@@ -99,7 +99,7 @@ func (st State) private() State {
 // also canceled when the pod must be stopped, and that of Stop when its grace period
 // has become shorter. A call that waits should return then; Stop follows once it has.
 // Calls have no deadline, because pulling an image may take an hour. A call that never
-// returns blocks its own pod only.
+// returns blocks its own pod only. After five minutes an event of the pod and the log say so.
 //
 // A panic in a method fails the call with a [PanicError].
 //
