@@ -13,8 +13,9 @@ import (
 
 const (
 	// growth is how many times as much the second size is, and most how many times as much
-	// time it may take. What is quadratic takes sixteen times as much.
-	growth, most = 4, 6
+	// time it may take: halfway, in ratios, to the sixteen times of what is quadratic. What is
+	// linear takes six times as much if other programs fill the caches of the processor.
+	growth, most = 4, 8
 	// noise is the time that a measurement may be wrong by.
 	noise = 2 * time.Millisecond
 	// A call is measured at least as often as fewest, and until it is cheap enough or as often
