@@ -12,7 +12,9 @@
 //
 // An API server that was restored from a backup takes a version that it has not
 // reached yet for the start of a watch, and delivers nothing until it has. So a
-// stream that breaks, or a watch that is refused, is followed by a list.
+// stream that breaks, or a watch that is refused, is followed by a list. And a stream
+// that brings neither an object nor a bookmark for two minutes is ended, and so is
+// followed by a list: it has not shown that the server has reached its version.
 package listwatch
 
 import (
@@ -155,10 +157,7 @@ func New(cfg Config) *Source {
 				switch err = p.note(ctx, err); {
 				case err == nil:
 					doubt, opened = false, time.Now()
-					if lists && cfg.Listed != nil {
-						return listing(stream, cfg.Listed), nil
-					}
-					return stream, nil
+					return proven(stream, cfg.Listed), nil
 				case ctx.Err() != nil:
 					return nil, ctx.Err()
 				case utilnet.IsConnectionRefused(err) && !lists:
@@ -218,43 +217,61 @@ func (s *stream) Stop() {
 	s.Interface.Stop()
 }
 
-// A listingStream is a stream that begins with a list.
-type listingStream struct {
+// A provenStream delivers the events of another stream, and ends if none comes for too long.
+type provenStream struct {
 	watch.Interface
 	events chan watch.Event
 	done   chan struct{}
 	once   sync.Once
 }
 
-// listing returns a stream with the events of s. It calls listed with the version of the list
-// before it delivers the end of the list.
-func listing(s watch.Interface, listed func(resourceVersion string)) watch.Interface {
-	l := &listingStream{Interface: s, events: make(chan watch.Event), done: make(chan struct{})}
+// proven returns a stream with the events of s, that ends unless the first one comes within unproven.
+// If listed is set, it calls listed with the version of a streamed list before it delivers
+// the end of the list.
+func proven(s watch.Interface, listed func(resourceVersion string)) watch.Interface {
+	p := &provenStream{Interface: s, events: make(chan watch.Event), done: make(chan struct{})}
+	silent := time.NewTimer(unproven)
 	go func() {
-		defer close(l.events)
-		for event := range s.ResultChan() {
-			if event.Type == watch.Bookmark {
+		defer close(p.events)
+		defer silent.Stop()
+		for {
+			var event watch.Event
+			var ok bool
+			select {
+			case event, ok = <-s.ResultChan():
+			case <-silent.C:
+			}
+			if !ok {
+				return
+			}
+			silent.Stop()
+			if listed != nil && event.Type == watch.Bookmark {
 				if meta, err := apimeta.Accessor(event.Object); err == nil && meta.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
 					listed(meta.GetResourceVersion())
 				}
 			}
 			select {
-			case l.events <- event:
-			case <-l.done:
+			case p.events <- event:
+			case <-p.done:
 				return
 			}
 		}
 	}()
-	return l
+	return p
 }
 
+// unproven is how long a stream may bring nothing at first. An API server sends a bookmark at once,
+// and then each minute, unless the version of the watch is newer than its own (process and
+// nextBookmarkTime of its package cacher).
+const unproven = 2 * time.Minute
+
 // ResultChan implements watch.Interface.
-func (l *listingStream) ResultChan() <-chan watch.Event { return l.events }
+func (p *provenStream) ResultChan() <-chan watch.Event { return p.events }
 
 // Stop implements watch.Interface.
-func (l *listingStream) Stop() {
-	l.once.Do(func() { close(l.done) })
-	l.Interface.Stop()
+func (p *provenStream) Stop() {
+	p.once.Do(func() { close(p.done) })
+	p.Interface.Stop()
 }
 
 // isWaitedFor reports whether err is an error after which a reflector waits for

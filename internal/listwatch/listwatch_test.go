@@ -45,7 +45,8 @@ type subject struct {
 	informer cache.SharedIndexInformer
 	wait     time.Duration // the delay that Outcome returns
 
-	endsEarly atomic.Bool // each stream ends after its first event
+	endsEarly   atomic.Bool            // each stream ends after its first event
+	beforeWatch atomic.Pointer[func()] // is called before the next watch begins
 
 	mu   sync.Mutex
 	seen []error // recorded by Outcome
@@ -64,6 +65,9 @@ func bubble(t *testing.T, test func(*subject)) {
 		s.informer = cache.NewSharedIndexInformer(New(Config{
 			List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
 			Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				if f := s.beforeWatch.Swap(nil); f != nil {
+					(*f)()
+				}
 				w, err := client.Watch(ctx, o)
 				if err == nil && s.endsEarly.Load() {
 					w = firstEvent(w)
@@ -328,6 +332,28 @@ func TestARestoredServer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestARestoreBetweenTwoStreams: no stream breaks, and the next one begins at a version that the
+// server has not reached. That it brings nothing is all that can be seen.
+func TestARestoreBetweenTwoStreams(t *testing.T) {
+	bubble(t, func(s *subject) {
+		s.start()
+		restore := s.server.Backup()
+		s.put("lost", "n1")
+		s.pass(10 * time.Second)
+		s.beforeWatch.Store(&restore)
+		s.pass(10 * time.Minute)
+		if s.beforeWatch.Load() != nil {
+			s.Fatal("no stream began in ten minutes")
+		}
+		s.put("two", "n1")
+		s.pass(unproven)
+		s.has(2)
+		if _, ok, _ := s.informer.GetStore().GetByKey("default/lost"); ok {
+			s.Error("the informer has an object of before the restore")
+		}
+	})
 }
 
 // TestAStreamThatEndsInTimeNeedsNoList: the server ends each stream after the

@@ -307,7 +307,8 @@ func (w *watcher) wait(d time.Duration, resumed <-chan struct{}) error {
 	return nil
 }
 
-// bookmark queues a bookmark if the queue is empty.
+// bookmark queues a bookmark if the queue is empty. A watch that began at a version that the
+// server has not reached gets none, as from a real server.
 func (w *watcher) bookmark() {
 	rule := w.c.s.watches.of(w.c.r)
 	if rule.Stalled {
@@ -318,7 +319,7 @@ func (w *watcher) bookmark() {
 	defer st.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if rv := max(min(st.RV, rule.Until), w.after); len(w.queue) == 0 && !w.ended && rv <= rule.Until {
+	if rv := min(st.RV, rule.Until); len(w.queue) == 0 && !w.ended && rv >= w.after {
 		w.queue = append(w.queue, frame{typ: watch.Bookmark, rv: rv})
 	}
 }
