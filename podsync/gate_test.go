@@ -401,6 +401,50 @@ func TestGatesThatHangDelayNoOtherNode(t *testing.T) {
 	})
 }
 
+// The last pod of a node goes while its gate hangs. The call is remembered, so the next pod of the
+// node does not make a second one.
+func TestAGateThatHangsIsNotForgottenWithTheLastPod(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.admin = true
+		var hangs atomic.Bool
+		var underWay atomic.Int32
+		asked, release := make(chan struct{}, 10), make(chan struct{})
+		w.cfg = podsync.Config{Informer: w.informer("", nil), Fleet: true, Relist: 10 * time.Second}
+		w.cfg.Gate = func(context.Context, string) error {
+			if hangs.Load() {
+				if n := underWay.Add(1); n > 1 {
+					t.Errorf("%d calls of the gate are under way", n)
+				}
+				asked <- struct{}{}
+				<-release
+			}
+			return nil
+		}
+		w.run()
+		done := w.bind(newPod("done", restart(corev1.RestartPolicyNever)))
+		pass(time.Minute)
+		w.backend.Finish(done.UID, 0)
+		pass(time.Minute)
+		w.backend.Lose(done.UID) // as an administrator does who tidies up
+		pass(time.Minute)
+		w.expectPhase("done", corev1.PodSucceeded)
+		hangs.Store(true)
+		<-asked
+		w.kubectlDelete("done", 0)
+		if n := w.known(); n != 0 {
+			t.Errorf("%d pods are known", n)
+		}
+		pass(time.Minute) // Lists go on
+		w.bind(newPod("next"))
+		pass(time.Minute)
+		w.expectPhase("next", corev1.PodPending)
+		hangs.Store(false)
+		close(release)
+		pass(time.Minute)
+		w.expectPhase("next", corev1.PodRunning)
+	})
+}
+
 func TestOwnsMayPanicAndCallTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, podsynctest.Options{})

@@ -5,6 +5,7 @@ package podsync_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -56,6 +57,26 @@ func TestARestartLogsWhatItFound(t *testing.T) {
 		}
 		if !w.backend.Running(kept.UID) {
 			t.Error("the pod that was found runs no longer")
+		}
+	})
+}
+
+// The line of a node with many pods has how many were found, and the names of fifty.
+func TestTheLineOfARestartIsBounded(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		var log strings.Builder
+		w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
+		for i := range 60 {
+			pod := w.bind(newPod(fmt.Sprintf("pod-%02d", i)))
+			w.backend.Plant(pod)
+		}
+		w.run()
+		pass(time.Minute)
+		w.stop()
+		_, line, _ := strings.Cut(log.String(), "Found the pods of an earlier process")
+		line, _, _ = strings.Cut(line, "\n")
+		if !strings.Contains(line, "found=60") || strings.Count(line, "default/pod-") != 50 || !strings.Contains(line, `"default/pod-49","…"]`) {
+			t.Errorf("%s", line)
 		}
 	})
 }
