@@ -32,6 +32,7 @@ type records struct {
 	written bool          // a Save that fails has written the record
 	hangs   bool          // Save and Remove wait for their contexts
 	saves   chan struct{} // Save waits for one; nil: it does not wait
+	saved   int           // the calls of Save
 	removes int           // the calls of Remove
 }
 
@@ -50,7 +51,7 @@ func (r *records) Save(ctx context.Context, uid types.UID, record []byte) error 
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.fail == nil || r.written {
+	if r.saved++; r.fail == nil || r.written {
 		r.all[uid] = record
 	}
 	return r.fail
@@ -632,6 +633,31 @@ func TestAPodIsSavedBeforeItCountsAsStarted(t *testing.T) {
 		pass(time.Minute)
 		if r.has(pod) || w.c.Kept() != 0 {
 			t.Errorf("a record: %v, %d entries", r.has(pod), w.c.Kept())
+		}
+	})
+}
+
+// A process that finds the record of a pod saves it again if the pod has changed since, and not
+// because the process is new.
+func TestARestartSavesOnlyWhatHasChanged(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := w.checkpointed()
+		w.bind(newPod("same"))
+		w.bind(newPod("changed"))
+		pass(time.Minute)
+		for _, changed := range []bool{false, true} {
+			w.crash()
+			want := 0
+			if changed {
+				apitest.Edit(w.server, "default", "changed", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "registry.example/app:2" })
+				want = 1
+			}
+			r.saved = 0
+			w.run()
+			pass(time.Minute)
+			if r.saved != want {
+				t.Errorf("%d calls of Save by a new process, want %d", r.saved, want)
+			}
 		}
 	})
 }

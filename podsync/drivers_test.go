@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +22,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
@@ -88,6 +93,83 @@ func TestNothingIsPlannedWhileTheGateIsClosed(t *testing.T) {
 	}
 }
 
+// A namespace whose webhook works again says nothing of the others.
+func TestWhoseBackoffEnds(t *testing.T) {
+	c, err := New(Config{Client: silent{}, Provider: empty{}, NodeName: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := c.pods.moment()
+	fails := func(namespace string) *entry {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "a", UID: types.UID(namespace), ResourceVersion: "1"}, Spec: corev1.PodSpec{NodeName: "n"}}
+		t := c.pods.add(RefOf(pod), core.New(&c.pods.rules, at.Since, 1, core.Saved{}))
+		c.pods.apply(t, at, core.Seen{Version: core.Cached(pod)})
+		c.pods.apply(t, at, core.ListEnded{Seq: 2, First: true, Open: true})
+		later := core.Moment{Since: at.Since + time.Minute, Wall: at.Wall.Add(time.Minute)}
+		c.pods.apply(t, later, core.Sent{Action: t.Next(later.Since, core.Writes, true)})
+		c.pods.apply(t, later, core.WriteFailed{After: time.Hour})
+		return t
+	}
+	mine, other := fails("mine"), fails("other")
+	at.Since += 2 * time.Minute
+	due := func(t *entry) bool { return t.Next(at.Since, core.Writes, true).Op != "" }
+	if due(mine) || due(other) {
+		t.Fatal("they do not wait")
+	}
+	c.loop.writer.retry(at, "mine")
+	if !due(mine) || due(other) {
+		t.Errorf("of the namespace: %v, of another one: %v", due(mine), due(other))
+	}
+	at.Since += time.Minute
+	c.loop.writer.retry(at, "")
+	if !due(other) {
+		t.Error("the server works again, and a pod waits")
+	}
+}
+
+// A cache may not have the last version of a pod that a LIST left out. Its name says which pod
+// is gone, unless the cache has not had that pod yet.
+func TestATombstoneWithoutAPod(t *testing.T) {
+	c, err := New(Config{Client: silent{}, Provider: empty{}, NodeName: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u", ResourceVersion: "1"}, Spec: corev1.PodSpec{NodeName: "n"}}
+	c.intake.onUpdate(pod)
+	at := c.pods.moment()
+	orphan := c.pods.add(Ref{UID: "v", Namespace: "ns", Name: "a"}, core.NewOrphan(&c.pods.rules, at.Since, 1, core.Saved{}, "n"))
+	before := orphan.Stage()
+	c.intake.onDelete(cache.DeletedFinalStateUnknown{Key: "ns/a"})
+	if c.pods.pods["u"].Cached() {
+		t.Error("the pod counts as present")
+	}
+	if orphan.dirty || orphan.Stage() != before {
+		t.Error("the tombstone counts for an instance that was never in the cache")
+	}
+}
+
+// An invalid status of the provider is an event of its pod.
+func TestAnInvalidStatusIsAnEvent(t *testing.T) {
+	recorder := events.NewFakeRecorder(1)
+	c, err := New(Config{Client: silent{}, Provider: empty{}, NodeName: "n", EventRecorder: recorder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.run.callCtx, c.run.apiCtx = t.Context(), t.Context()
+	c.loop.writer.reportProblems(&entry{ref: Ref{UID: "u"}}, field.ErrorList{field.Invalid(field.NewPath("status", "hostIP"), "x", "no address")})
+	for _, effect := range c.pods.effects {
+		effect()
+	}
+	select {
+	case said := <-recorder.Events:
+		if !strings.Contains(said, reasonInvalidStatus) || !strings.Contains(said, "no address") {
+			t.Error(said)
+		}
+	default:
+		t.Error("no event")
+	}
+}
+
 // A client that undoes what is written for many pods is reported once, by its name.
 func TestARivalIsReportedOnce(t *testing.T) {
 	var told []string
@@ -132,6 +214,39 @@ func TestWhichReportsWaitForTheirPod(t *testing.T) {
 		c.Report(State{Ref: tc.ref})
 		if _, waits := c.reports.early[tc.want]; waits != (tc.want != "") || len(c.reports.early) > 1 {
 			t.Errorf("%s: %+v", name, c.reports.early)
+		}
+	}
+}
+
+// A report that differs in anything but its pod has news. The pod is known, and the node counts in
+// Lists only, each time.
+func TestWhatIsNews(t *testing.T) {
+	prints := newFingerprints()
+	seen := map[uint64]string{}
+	for name, st := range map[string]State{
+		"":                      {},
+		"Stopped":               {Stopped: true},
+		"Generation":            {Generation: 1},
+		"Generation, later":     {Generation: 1 << 40},
+		"Status":                {Status: corev1.PodStatus{Message: "m"}},
+		"Status, no conditions": {Status: corev1.PodStatus{Conditions: []corev1.PodCondition{}}},
+		"Annotations":           {Annotations: map[string]string{"a": "b"}},
+		"Annotations, others":   {Annotations: map[string]string{"a": "c"}},
+		"Delete":                {Delete: true},
+	} {
+		fp := prints.of(&st)
+		if other, known := seen[fp]; known {
+			t.Errorf("%q is no news after %q", name, other)
+		}
+		seen[fp] = name
+		st.Ref, st.NodeName = Ref{UID: "u"}, "n"
+		if prints.of(&st) != fp {
+			t.Errorf("%q is news again", name)
+		}
+	}
+	for field := range reflect.TypeFor[State]().Fields() {
+		if name := field.Name; name != "Ref" && name != "NodeName" && !slices.Contains(slices.Collect(maps.Values(seen)), name) {
+			t.Errorf("it is not known whether %s is news", name)
 		}
 	}
 }

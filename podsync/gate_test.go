@@ -195,6 +195,9 @@ func TestAProcessThatWasReplacedLeavesThePodsAlone(t *testing.T) {
 			if info.Stage != podsync.StageUnsynced {
 				t.Errorf("%v is in stage %v, want Unsynced", ref, info.Stage)
 			}
+			if info.Call != "" {
+				t.Errorf("the call %v of %v is still under way", info.Call, ref)
+			}
 		}
 		// The other process has brought it back in the meantime.
 		unhang()
@@ -442,6 +445,26 @@ func TestAGateThatHangsIsNotForgottenWithTheLastPod(t *testing.T) {
 		close(release)
 		pass(time.Minute)
 		w.expectPhase("next", corev1.PodRunning)
+	})
+}
+
+// The first pod of a node starts when the node's gate has answered, also while List hangs.
+func TestAGateThatOpensWaitsForNoList(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.admin = true
+		w.cfg = podsync.Config{Informer: w.informer("", nil), Fleet: true, Relist: 10 * time.Second}
+		w.cfg.Gate = func(context.Context, string) error {
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		}
+		w.run()
+		w.backend.Inject(podsynctest.Fault{Op: podsync.OpList, Hang: true})
+		pass(15 * time.Second)
+		pod := w.bind(newPod("a"))
+		pass(500 * time.Millisecond)
+		if !w.backend.Running(pod.UID) {
+			t.Error("it does not run")
+		}
 	})
 }
 
