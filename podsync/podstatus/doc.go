@@ -33,8 +33,9 @@
 //     container that has a status, has the exit code 0. A container whose end was not
 //     observed gets code 137 and reason ContainerStatusUnknown.
 //   - A container that is Terminated stays so unless the restart policy and the restart
-//     rules let it start again. The stored status of a container doesn't disappear. A
-//     restart count doesn't decrease.
+//     rules let it start again. The stored status of a container doesn't disappear, except
+//     that of one that waits in a pod that fails before anything of it ran. A restart
+//     count doesn't decrease.
 //   - Ready and ContainersReady are False if the phase is terminal. Ready is True only
 //     if all readiness gates are.
 //   - Conditions of other components stay as they are, byte for byte. The transition

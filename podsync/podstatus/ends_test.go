@@ -116,6 +116,36 @@ func TestARejectedPodHasNoContainerStatuses(t *testing.T) {
 	}
 }
 
+// A pod that is deleted before anything of it ran has no exit codes. What the API has of its
+// containers does not disappear.
+func TestContainersOfADeletedPodStillWait(t *testing.T) {
+	pulling := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}
+	for name, tc := range map[string]struct {
+		stored, observed []corev1.ContainerStatus
+		want             string
+	}{
+		"nothing was written": {nil, []corev1.ContainerStatus{{Name: "c"}}, podstatus.ReasonContainerCreating},
+		"it waited":           {[]corev1.ContainerStatus{{Name: "c", State: pulling}}, []corev1.ContainerStatus{{Name: "c"}}, "ImagePullBackOff"},
+		"it waits":            {nil, []corev1.ContainerStatus{{Name: "c", State: pulling}}, "ImagePullBackOff"},
+	} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}, Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: tc.stored}}
+		pod.DeletionTimestamp = &metav1.Time{}
+		update := podstatus.Update{Stopped: true, Unstarted: true, Observed: corev1.PodStatus{ContainerStatuses: tc.observed}}
+		next, _ := podstatus.Next(pod, update)
+		if list := next.ContainerStatuses; next.Phase != corev1.PodFailed || len(list) != 1 || list[0].State.Waiting == nil || list[0].State.Waiting.Reason != tc.want {
+			t.Errorf("%s: %+v", name, next)
+		}
+		pod.DeletionTimestamp = nil
+		if ended, _ := podstatus.Next(pod, update); len(ended.ContainerStatuses) > 0 {
+			t.Errorf("%s: without a deletion: %+v", name, ended)
+		}
+		pod.DeletionTimestamp, pod.Status = &metav1.Time{}, next
+		if again, _ := podstatus.Next(pod, update); podstatus.Patch(pod, &again) != nil {
+			t.Errorf("%s: it is written again: %+v", name, again)
+		}
+	}
+}
+
 // A generation that the pod does not have was observed before the API server was restored.
 func TestObservedGenerationOfBeforeARestore(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}

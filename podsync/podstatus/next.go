@@ -34,10 +34,12 @@ func Next(pod *corev1.Pod, u Update) (corev1.PodStatus, field.ErrorList) {
 	}
 	if u.Stopped {
 		m.completeByPhase()
-		if u.Unstarted && !HasStarted(&m.next) {
-			m.next.InitContainerStatuses, m.next.ContainerStatuses, m.next.EphemeralContainerStatuses = nil, nil, nil
-		} else {
+		switch {
+		case !u.Unstarted || HasStarted(&m.next):
 			settle(&pod.Spec, &m.next)
+		case u.Failure != nil || pod.DeletionTimestamp == nil:
+			// kubectl shows why a container waits rather than the phase and the reason of the pod.
+			m.next.InitContainerStatuses, m.next.ContainerStatuses, m.next.EphemeralContainerStatuses = nil, nil, nil
 		}
 	}
 	m.phase()

@@ -50,8 +50,9 @@ type Update struct {
 
 	// Unstarted says that nothing of the pod was started, as far as is known: it was
 	// rejected, or it was deleted or evicted before. If Stopped is true and no status shows
-	// otherwise, the pod gets no container statuses, like one that a kubelet rejects: a container
-	// that never ran has no exit code.
+	// otherwise, no container gets an exit code, because none has run. The containers of a
+	// pod that is deleted, without a Failure, still wait. Any other pod gets no container
+	// statuses, like one that a kubelet rejects.
 	Unstarted bool
 
 	// KeepPhase takes Observed.Phase, if it is set and possible, in place of
