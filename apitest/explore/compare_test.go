@@ -250,6 +250,32 @@ func TestTakeoverAssumes(t *testing.T) {
 	}
 }
 
+// The story of a long run says how much it leaves out, and shows what follows each note: a
+// pause, for example, ends long after the fault.
+func TestStoryShowsWhatFollowsANote(t *testing.T) {
+	var run []*entry
+	add := func(n int, text string) {
+		for i := range n {
+			run = append(run, &entry{program: "p", text: fmt.Sprintf("%s %d", text, i)})
+		}
+	}
+	add(20, "get")
+	run = append(run, &entry{text: "p continues"})
+	add(2, "delete")
+	add(20, "list")
+	run = append(run, &entry{text: "the end"})
+	out := &outcome{journal: run}
+	story := (&lab{}).story(nil, out, 10)
+	for _, part := range []string{"p: get 9", "... 10 requests", "-- p continues", "p: delete 1", "... 14 requests", "-- the end"} {
+		if !strings.Contains(story, part) {
+			t.Errorf("the story lacks %q:\n%s", part, story)
+		}
+	}
+	if strings.Contains(story, "get 10") || strings.Contains(story, "list 6") {
+		t.Errorf("the story is too long:\n%s", story)
+	}
+}
+
 func TestCause(t *testing.T) {
 	stack := func(address, function string) string {
 		return "panic of p: a nil pointer\ngoroutine 7 [running]:\nruntime/debug.Stack()\n\t/src/stack.go:26 +0x5e\n" +

@@ -17,6 +17,7 @@ import (
 const (
 	before = 3
 	after  = 32
+	effect = 8 // after a note
 	width  = 74
 )
 
@@ -44,12 +45,32 @@ func (l *lab) story(p plan.Plan, out *outcome, lines int) string {
 	for i := from; i < from+lines && (i < len(run) || i < len(ref)); i++ {
 		fmt.Fprintf(&b, "%-*s | %s\n", width, column(run, i), column(ref, i))
 	}
-	for i := from + lines; i < len(run); i++ { // the notes of the rest
-		if run[i].program == "" {
-			fmt.Fprintf(&b, "%s\n", column(run, i))
-		}
-	}
+	b.WriteString(shortened(run, from+lines))
 	return strings.TrimRight(b.String(), "\n")
+}
+
+// shortened returns the rest of a journal: the notes, what follows each of them, and how
+// much is left out in between.
+func shortened(run []entry, from int) string {
+	var b strings.Builder
+	shown, skipped := 0, 0
+	for i := from; i < len(run); i++ {
+		switch {
+		case run[i].program == "":
+			shown = effect
+		case shown > 0:
+			shown--
+		default:
+			skipped++
+			continue
+		}
+		if skipped > 0 {
+			fmt.Fprintf(&b, "%9s %d requests of this run are left out\n", "...", skipped)
+			skipped = 0
+		}
+		b.WriteString(column(run, i) + "\n")
+	}
+	return b.String()
 }
 
 // assumed returns the programs of takeovers that elect no leader in the reference.
