@@ -860,7 +860,6 @@ func (t *State) recall(now Instant) bool {
 	} else {
 		t.beginTermination(now, StopCompleted, nil, SpecGrace(t.Pod()))
 	}
-	t.write.news.statusSeq++
 	return true
 }
 
