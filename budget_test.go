@@ -102,7 +102,7 @@ func manyKeys(t *testing.T, n int) (*podenv.Resolver, []string) {
 }
 
 // TestTheCostOfWhatOthersSendIsLinear: one large object, or many, make a node busy for as long as they
-// are large. Packages podstatus, podruntime, nodeapi and contest
+// are large. Packages podstatus, podruntime, nodeapi, vkadapter and contest
 // of election/coordinator have such tests of their own. A claim has 32 devices at most, so claimstore
 // and claimstatus meet nothing large.
 func TestTheCostOfWhatOthersSendIsLinear(t *testing.T) {

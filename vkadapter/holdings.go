@@ -37,8 +37,9 @@ type holdings struct {
 
 	mu     sync.Mutex // guards what follows
 	report func(podsync.State)
-	pods   map[podsync.Ref]*holding           // without a UID if it isn't known
-	names  map[types.NamespacedName]types.UID // of the pods that hold their names
+	pods   map[podsync.Ref]*holding            // without a UID if it isn't known
+	named  map[types.NamespacedName][]*holding // the same by name
+	names  map[types.NamespacedName]types.UID  // of the pods that hold their names
 }
 
 // A holding is one pod.
@@ -102,7 +103,7 @@ const (
 )
 
 func newHoldings(controller func() *podsync.Controller) *holdings {
-	return &holdings{controller: controller, pods: make(map[podsync.Ref]*holding), names: make(map[types.NamespacedName]types.UID)}
+	return &holdings{controller: controller, pods: make(map[podsync.Ref]*holding), named: make(map[types.NamespacedName][]*holding), names: make(map[types.NamespacedName]types.UID)}
 }
 
 func nameOf(ref podsync.Ref) types.NamespacedName {
@@ -115,8 +116,19 @@ func (h *holdings) get(ref podsync.Ref) *holding {
 	if !ok {
 		p = &holding{ref: ref, since: time.Now()}
 		h.pods[ref] = p
+		h.named[nameOf(ref)] = append(h.named[nameOf(ref)], p)
 	}
 	return p
+}
+
+// drop forgets a pod, if it is known. h.mu must be held.
+func (h *holdings) drop(ref podsync.Ref) {
+	delete(h.pods, ref)
+	name := nameOf(ref)
+	h.named[name] = slices.DeleteFunc(h.named[name], func(p *holding) bool { return p.ref == ref })
+	if len(h.named[name]) == 0 {
+		delete(h.named, name)
+	}
 }
 
 // name records that ref holds its name. An instance that no pod of the API is known for does
@@ -127,8 +139,8 @@ func (h *holdings) name(ref podsync.Ref) {
 	}
 	if ref.UID != "" && !isStray(ref) {
 		h.names[nameOf(ref)] = ref.UID
-		delete(h.pods, podsync.Ref{Namespace: ref.Namespace, Name: ref.Name}) // it is this pod
-		delete(h.pods, podsync.Ref{Namespace: ref.Namespace, Name: ref.Name, UID: strayUID(nameOf(ref))})
+		h.drop(podsync.Ref{Namespace: ref.Namespace, Name: ref.Name}) // it is this pod
+		h.drop(podsync.Ref{Namespace: ref.Namespace, Name: ref.Name, UID: strayUID(nameOf(ref))})
 	}
 }
 
@@ -694,12 +706,7 @@ func (h *holdings) endRelease(ref podsync.Ref) {
 // isAwaited reports whether a pod waits for the name: Start was called, and the name was not free.
 // podsync would take an instance without a UID for that of this pod. h.mu must be held.
 func (h *holdings) isAwaited(name types.NamespacedName) bool {
-	for ref, p := range h.pods {
-		if nameOf(ref) == name && p.before == taken && p.unborn() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.named[name], func(p *holding) bool { return p.before == taken && p.unborn() })
 }
 
 func (p *holding) holds() bool { return !p.gone && (p.status != nil || p.shown != nil) }
@@ -859,7 +866,7 @@ func (h *holdings) others(listed map[podsync.Ref]bool) (states []podsync.State) 
 		switch {
 		case listed[ref]:
 		case ref.UID == "", isStray(ref) && !p.gone, !p.wanted && time.Since(p.since) > strayFor:
-			delete(h.pods, ref)
+			h.drop(ref)
 			h.unname(ref)
 		case p.fresh(), p.ended():
 			states = append(states, p.state())
@@ -884,7 +891,7 @@ func hasEnded(status *corev1.PodStatus) bool {
 func (h *holdings) own(stray, ref podsync.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.pods, stray)
+	h.drop(stray)
 	h.name(ref)
 	h.get(ref)
 }
@@ -903,7 +910,7 @@ func (h *holdings) stopped(ref podsync.Ref) podsync.State {
 func (h *holdings) forget(ref podsync.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.pods, ref)
+	h.drop(ref)
 	h.unname(ref)
 }
 
