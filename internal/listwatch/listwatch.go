@@ -262,7 +262,8 @@ func proven(s watch.Interface, listed func(resourceVersion string)) watch.Interf
 
 // unproven is how long a stream may bring nothing at first. An API server sends a bookmark at once,
 // and then each minute, unless the version of the watch is newer than its own (process and
-// nextBookmarkTime of its package cacher).
+// nextBookmarkTime of its package cacher). One that runs without a watch cache sends none for as
+// long as etcd reports no progress, so it gets a list every two minutes if nothing changes.
 const unproven = 2 * time.Minute
 
 // ResultChan implements watch.Interface.
