@@ -841,7 +841,8 @@ func (t *State) mayRun() {
 	}
 }
 
-// keepReport keeps the last report of an instance that has ended, while the gate is closed.
+// keepReport keeps the last report of an instance that has ended, while the gate is closed; nil if
+// there was none.
 func (t *State) keepReport(status *corev1.PodStatus, end *termination) {
 	t.provider.kept = &keptReport{status: status, end: end}
 }
@@ -873,7 +874,10 @@ func (t *State) reset(now Instant) {
 		}
 	}
 	pod, presence := t.api.pod, t.api.presence
-	if pod != nil && t.provider.status != nil && (t.stopped() || t.ended()) {
+	switch stopped := t.stopped(); {
+	case pod == nil:
+	case t.provider.status != nil && (stopped || t.ended()),
+		stopped && t.end != nil && t.end.stops > 0: // what Stop has ended is not started again
 		t.keepReport(t.provider.status, t.end)
 	}
 	p := &t.provider
