@@ -168,9 +168,10 @@ type End struct {
 }
 
 // A keptReport is the last report of an instance that had ended when the gate closed. If the
-// next List does not have the instance, nothing else remembers its exit codes.
+// next List does not have the instance, nothing else remembers its exit codes, or that Stop
+// has ended it.
 type keptReport struct {
-	status *corev1.PodStatus
+	status *corev1.PodStatus // nil if the report is not known or is stored
 	end    *termination // nil if it had not begun
 }
 
@@ -841,8 +842,7 @@ func (t *State) mayRun() {
 	}
 }
 
-// keepReport keeps the last report of an instance that has ended, while the gate is closed; nil if
-// there was none.
+// keepReport keeps what is known of an instance that has ended, while the gate is closed.
 func (t *State) keepReport(status *corev1.PodStatus, end *termination) {
 	t.provider.kept = &keptReport{status: status, end: end}
 }
