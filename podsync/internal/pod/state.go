@@ -172,7 +172,7 @@ type End struct {
 // has ended it.
 type keptReport struct {
 	status *corev1.PodStatus // nil if the report is not known or is stored
-	end    *termination // nil if it had not begun
+	end    *termination      // nil if it had not begun
 }
 
 // A refusal is an answer of Update that would be given again.
