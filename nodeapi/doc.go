@@ -16,13 +16,7 @@
 //		NodeName: "node-1",
 //		Backend:  backend, // implements the capabilities that it has
 //		Client:   clientset,
-//		Pods: func(yield func(*corev1.Pod) bool) {
-//			for _, info := range pods.All() { // of a podsync.Controller
-//				if info.Pod != nil && !yield(info.Pod) {
-//					return
-//				}
-//			}
-//		},
+//		Pods:     pods.Pods, // of a podsync.Controller
 //		Certificate: nodeapi.Certificate{Dir: "/var/lib/node/pki", Hosts: []string{"192.0.2.7"}},
 //	})
 //	...

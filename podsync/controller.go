@@ -321,18 +321,49 @@ type Info struct {
 func (c *Controller) All() iter.Seq2[Ref, Info] {
 	return func(yield func(Ref, Info) bool) {
 		c.pods.mu.Lock()
-		refs := make([]Ref, 0, len(c.pods.pods))
 		infos := make([]Info, 0, len(c.pods.pods))
 		pods := make([]core.Version, 0, len(c.pods.pods))
 		for _, t := range c.pods.pods {
-			refs, infos, pods = append(refs, t.ref), append(infos, c.infoOf(t)), append(pods, t.Version())
+			infos, pods = append(infos, c.infoOf(t)), append(pods, t.Version())
 		}
 		c.pods.mu.Unlock()
 		for i, info := range infos {
 			info.Pod = pods[i].Private()
-			if !yield(refs[i], info) {
+			if !yield(info.Ref, info) {
 				return
 			}
+		}
+	}
+}
+
+// Pods yields the pods of All, private copies without the orphans, as nodeapi wants them. A
+// status that is being written is in its pod already, so whoever has seen it in the API finds it
+// here too.
+func (c *Controller) Pods(yield func(*corev1.Pod) bool) {
+	type pod struct {
+		core.Version
+		sent *corev1.PodStatus
+	}
+	c.pods.mu.Lock()
+	pods := make([]pod, 0, len(c.pods.pods))
+	for _, t := range c.pods.pods {
+		next := pod{Version: t.Version()}
+		if call := t.InFlight(core.Writes); call != nil {
+			next.sent = call.Status
+		}
+		pods = append(pods, next)
+	}
+	c.pods.mu.Unlock()
+	for _, next := range pods {
+		pod := next.Private()
+		if pod == nil {
+			continue
+		}
+		if next.sent != nil {
+			next.sent.DeepCopyInto(&pod.Status)
+		}
+		if !yield(pod) {
+			return
 		}
 	}
 }

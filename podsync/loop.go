@@ -930,6 +930,9 @@ func (w *writer) patch(ctx context.Context, t *entry, call *core.Call) {
 		w.worked(t)
 		return
 	}
+	w.pods.mu.Lock()
+	call.Status = &next
+	w.pods.mu.Unlock()
 	resp, err := w.client.Pods(pod.Namespace).Patch(ctx, pod.Name, podstatus.PatchType, body,
 		metav1.PatchOptions{FieldManager: fieldManager}, "status")
 	if err == nil && resp.UID != pod.UID {

@@ -20,6 +20,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podstatus"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
@@ -474,5 +475,33 @@ func TestAPodThatWasNeverStartedHasNoExitCodes(t *testing.T) {
 			}
 		}
 		synctest.Wait()
+	})
+}
+
+// TestPodsHaveWhatTheAPIHas: whoever has seen a status in the API, and asks the node for its
+// pods, finds the status there too, before the controller has had the answer to its write.
+func TestPodsHaveWhatTheAPIHas(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		stored := 0
+		defer w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch", Resource: "pods/status"}, Served: func(apitest.Request) {
+			stored++
+			for pod := range w.c.Pods {
+				if want := w.pod(pod.Name); !podstatus.Equal(&pod.Status, &want.Status) {
+					t.Errorf("%+v, and the API has %+v", pod.Status, want.Status)
+				}
+			}
+		}})()
+		uid := w.bind(newPod("web")).UID
+		w.bind(newPod("other"))
+		pass(time.Minute)
+		w.backend.Exit(uid, 3)
+		pass(time.Minute)
+		if stored < 3 {
+			t.Errorf("%d writes", stored)
+		}
+		for range w.c.Pods {
+			break
+		}
 	})
 }

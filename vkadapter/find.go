@@ -264,7 +264,7 @@ func pick(pods []*corev1.Pod, ref podsync.Ref) (pod *corev1.Pod, known bool) {
 // others is that of claim.
 func (f *finder) found(ctx context.Context, ref podsync.Ref, pod *corev1.Pod, others, inList bool) (podsync.State, error) {
 	if pod.UID != "" && ref.UID != "" && pod.UID != ref.UID {
-		if f.held.knows(pod.UID) || hasEnded(&pod.Status) && f.held.unborn(ref) {
+		if f.held.knows(nameOf(ref), pod.UID) || hasEnded(&pod.Status) && f.held.unborn(ref) {
 			return podsync.State{}, notHeld(ref)
 		}
 		return podsync.State{}, fmt.Errorf("pod %s: %w: %s returns the UID %s instead of %s", ref, ErrOtherPod, methodOf(inList), pod.UID, ref.UID)

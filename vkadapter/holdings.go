@@ -607,16 +607,12 @@ func (h *holdings) endLook(ref podsync.Ref) {
 	h.get(ref).looking = false
 }
 
-// knows reports whether the UID is that of a pod, and not one that the provider has made up.
-func (h *holdings) knows(uid types.UID) bool {
+// knows reports whether the UID is that of an earlier pod of a name, and not one that the provider
+// has made up.
+func (h *holdings) knows(name types.NamespacedName, uid types.UID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for ref, p := range h.pods {
-		if ref.UID == uid && p.handed {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.named[name], func(p *holding) bool { return p.ref.UID == uid && p.handed })
 }
 
 // holds reports whether the provider held the pod when it last answered.

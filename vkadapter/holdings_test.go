@@ -507,7 +507,7 @@ func TestWhatIsKnownOfAPod(t *testing.T) {
 		c.do(h)
 		var got []string
 		for word, is := range map[string]bool{
-			"handed": h.handed(refWeb), "knows": h.knows("1"), "holds": h.holds(refWeb), "unborn": h.unborn(refWeb), "silent": h.silent(refWeb),
+			"handed": h.handed(refWeb), "knows": h.knows(nameOf(refWeb), "1"), "holds": h.holds(refWeb), "unborn": h.unborn(refWeb), "silent": h.silent(refWeb),
 		} {
 			if is {
 				got = append(got, word)
@@ -517,8 +517,8 @@ func TestWhatIsKnownOfAPod(t *testing.T) {
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %v, want %q", name, got, c.want)
 		}
-		if h.knows("2") {
-			t.Errorf("%s: another UID is known", name)
+		if h.knows(nameOf(refWeb), "2") || h.knows(types.NamespacedName{Namespace: "default", Name: "other"}, "1") {
+			t.Errorf("%s: another UID, or one of another name, is known", name)
 		}
 	}
 }

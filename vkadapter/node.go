@@ -256,7 +256,7 @@ func (n *Node) build(provider node.PodLifecycleHandler, nodeProvider node.NodePr
 	}
 
 	n.serverCfg = nodeapi.Config{
-		NodeName: n.name, Backend: n.adapter.Backend(), Client: n.cfg.Client, Pods: n.objects, Address: n.cfg.Address, Listener: n.cfg.Listener,
+		NodeName: n.name, Backend: n.adapter.Backend(), Client: n.cfg.Client, Pods: n.pods.Pods, Address: n.cfg.Address, Listener: n.cfg.Listener,
 		Checks: []nodeapi.Check{n.pods, n.status, n.lease}, Certificate: nodeapi.Certificate{Hosts: n.hostIPs()},
 	}
 	change(n.cfg.Server, &n.serverCfg)
@@ -285,15 +285,6 @@ func (n *Node) setPort(_ context.Context, node *corev1.Node) error {
 		node.Status.DaemonEndpoints.KubeletEndpoint.Port = port
 	}
 	return nil
-}
-
-// objects yields the pods of the node.
-func (n *Node) objects(yield func(*corev1.Pod) bool) {
-	for _, info := range n.pods.All() {
-		if info.Pod != nil && !yield(info.Pod) {
-			return
-		}
-	}
 }
 
 // Pods returns the controller of the pods, for Evict, Get and All.

@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -37,7 +36,7 @@ func (k *kubelet) newServer(ctx context.Context, client kubernetes.Interface, cf
 		Client:   client,
 		Listener: k.listener,
 		Backend:  &backend{k},
-		Pods:     k.eachPod,
+		Pods:     k.pods.Pods,
 		Checks:   []nodeapi.Check{k.node, k.leases, k.pods},
 		Certificate: nodeapi.Certificate{
 			CertFile: k.certFile, KeyFile: k.keyFile, Hosts: []string{k.nodeIP},
@@ -57,15 +56,6 @@ func (k *kubelet) listen() (err error) {
 		k.port = k.listener.Addr().(*net.TCPAddr).Port
 	}
 	return err
-}
-
-// eachPod yields the pods that podsync knows.
-func (k *kubelet) eachPod(yield func(*corev1.Pod) bool) {
-	for _, info := range k.pods.All() {
-		if info.Pod != nil && !yield(info.Pod) {
-			return
-		}
-	}
 }
 
 // A backend implements the operations of nodeapi.

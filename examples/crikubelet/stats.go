@@ -33,7 +33,7 @@ func (b *backend) StatsSummary(ctx context.Context) (*statsv1alpha1.Summary, err
 		CPU:    &statsv1alpha1.CPUStats{Time: now, UsageCoreNanoSeconds: &busy},
 		Memory: &statsv1alpha1.MemoryStats{Time: now, WorkingSetBytes: &node.Memory},
 	}}
-	for pod := range b.eachPod {
+	for pod := range b.pods.Pods {
 		containers := usage[pod.UID]
 		if len(containers) == 0 {
 			continue

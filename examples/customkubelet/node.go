@@ -103,7 +103,7 @@ func newNode(cfg *rest.Config, o options, p *provider) (*node, error) {
 	if o.listener != nil {
 		n.server, err = nodeapi.New(nodeapi.Config{
 			NodeName: o.name, Backend: p, Client: client, Listener: o.listener,
-			Pods:         n.eachPod,
+			Pods:         n.pods.Pods,
 			Checks:       []nodeapi.Check{n.status, n.pods},
 			Metrics:      metrics.Handler(registry),
 			Certificate:  nodeapi.Certificate{Hosts: []string{o.ip}},
@@ -115,15 +115,6 @@ func newNode(cfg *rest.Config, o options, p *provider) (*node, error) {
 		return nil, err
 	}
 	return n, metrics.Health(registry, n.leases, n.status, n.pods)
-}
-
-// eachPod yields the pods of the node.
-func (n *node) eachPod(yield func(*corev1.Pod) bool) {
-	for _, info := range n.pods.All() {
-		if info.Pod != nil && !yield(info.Pod) {
-			return
-		}
-	}
 }
 
 // run runs the controllers until ctx is done or one of them ends.

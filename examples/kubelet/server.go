@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -41,7 +40,7 @@ func (k *kubelet) newServer(ctx context.Context, client kubernetes.Interface, cf
 		Client:   client,
 		Listener: k.listener,
 		Backend:  &backend{k},
-		Pods:     k.eachPod,
+		Pods:     k.pods.Pods,
 		Checks:   []nodeapi.Check{k.node, k.leases, k.pods},
 		Metrics:  metrics.Handler(k.registry),
 		Hooks:    hooks,
@@ -66,15 +65,6 @@ func (k *kubelet) listen() (err error) {
 		k.port = k.listener.Addr().(*net.TCPAddr).Port
 	}
 	return err
-}
-
-// eachPod yields the pods that podsync knows.
-func (k *kubelet) eachPod(yield func(*corev1.Pod) bool) {
-	for _, info := range k.pods.All() {
-		if info.Pod != nil && !yield(info.Pod) {
-			return
-		}
-	}
 }
 
 // A backend has the capabilities of the node for nodeapi.
@@ -160,7 +150,7 @@ func (b *backend) StatsSummary(context.Context) (*statsv1alpha1.Summary, error) 
 		NodeName: b.nodeName, StartTime: metav1.NewTime(node.Booted),
 		CPU: cpuStats(now, node.CPU), Memory: memoryStats(now, node.Memory),
 	}}
-	for pod := range b.eachPod {
+	for pod := range b.pods.Pods {
 		containers := usage[pod.UID]
 		if len(containers) == 0 {
 			continue

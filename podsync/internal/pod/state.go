@@ -171,7 +171,7 @@ type End struct {
 // next List does not have the instance, nothing else remembers its exit codes, or that Stop
 // has ended it.
 type keptReport struct {
-	status *corev1.PodStatus // nil if the report is not known or is stored
+	status *corev1.PodStatus // nil if there is none
 	end    *termination      // nil if it had not begun
 }
 
@@ -874,11 +874,11 @@ func (t *State) reset(now Instant) {
 		}
 	}
 	pod, presence := t.api.pod, t.api.presence
-	switch stopped := t.stopped(); {
+	switch report, stopped := t.report(), t.stopped(); {
 	case pod == nil:
-	case t.provider.status != nil && (stopped || t.ended()),
+	case report != nil && (stopped || t.ended()),
 		stopped && t.end != nil && t.end.stops > 0: // what Stop has ended is not started again
-		t.keepReport(t.provider.status, t.end)
+		t.keepReport(report, t.end)
 	}
 	p := &t.provider
 	*p = providerState{lasting: p.lasting}

@@ -214,6 +214,7 @@ type Call struct {
 	Annotations map[string]string // of Patch
 	Base        *corev1.Pod       // of Patch: the pod from which the status is computed
 	Update      podstatus.Update  // of Patch
+	Status      *corev1.PodStatus // of Patch: what is sent, once it is
 	Minimal     bool              // of Patch: the status must be podstatus.Minimal
 	Pinned      bool              // of Patch: a change of the phase needs the version of Pod; of Delete: it needs that version
 	Over        bool              // of Patch: it stores the final status; of Stop: the pod had stopped
