@@ -117,6 +117,10 @@ func (s *Server) roundTrip(user request.User, req *http.Request) (*http.Response
 	if r.Verb == "create" && !r.Named {
 		r.Name = s.core.BodyName(r)
 	}
+	if request.IsTrial(ctx) {
+		r.DryRun = true
+		return s.finish(r, nil, s.core.Call(ctx, r, query).Serve())
+	}
 	s.core.Journal.Begin(r)
 	call := s.core.Call(ctx, r, query)
 

@@ -66,13 +66,22 @@
 //	delete Pod default/a @ controller: rest scale up #1
 //
 // The first plan is a crash after the program's first request of that kind. The second one
-// is a crash before another client scales up, and the third one a deletion after that. The
-// flag -explore.list lists the plans, and -explore.faults selects some by their faults.
-// -explore.budget and -explore.seed replace fields of Config. A plan with a problem is run three times
-// before it counts as a finding. A run that makes no step for half a minute of real time is
+// is a crash before another client scales up, and the third one a deletion after that.
+//
+// The number counts the requests of the program with that verb and object. An update, patch or
+// deletion that the server refuses with Conflict, because another client has changed the object
+// first, is not counted and is no place. The program repeats it, and the repetition has its number.
+// So the number does not depend on how often other clients come first. All other requests are
+// counted, whatever their answer is: a creation of an object that exists, a write to an object
+// that is gone, and a server-side apply that conflicts with another owner of a field. So is a
+// request that a fault hits; its repetition has the next number. Reads that are part of a
+// repetition are counted, so their numbers may vary. A place without a number is every such request.
+//
+// The flag -explore.list lists the plans, and -explore.faults selects some by their faults.
+// -explore.budget and -explore.seed replace fields of Config. A plan with a problem is run three
+// times before it counts as a finding. A run that makes no step for half a minute of real time is
 // stopped and not repeated. Its story has the stacks of the goroutines that keep virtual time
-// from moving. The story of a finding shows the journal of its run next
-// to that of the reference.
+// from moving. The story of a finding shows the journal of its run next to that of the reference.
 //
 // With Config.Budget or Config.Pairs, plans with two faults follow. Pairs are preferred if
 // their first fault led to new sequences of requests. If one of the two faults is enough

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/apitest/internal/plan"
+	"github.com/kubewright/kubewright/apitest/internal/request"
 )
 
 // ErrCrashed is the error of a Call of a process that has crashed.
@@ -85,7 +87,7 @@ func (p *Process) OnCrash(f func()) {
 func (p *Process) Call(name string, f func()) error {
 	w := p.World
 	defer w.changed()
-	_, err := p.exchange(context.Background(), plan.Place{Verb: "call", Target: plan.Clean(name)}, false, func(context.Context) (*http.Response, error) {
+	_, err := p.exchange(context.Background(), plan.Place{Verb: "call", Target: plan.Clean(name)}, false, nil, func(context.Context) (*http.Response, error) {
 		f()
 		return nil, nil
 	})
@@ -218,8 +220,10 @@ func (p *Process) gone(ctx context.Context) error {
 }
 
 // exchange does one request or call, and lets the faults of the plan act on it. Reads of
-// the discovery are not ordered, because clients hold a lock during them.
-func (p *Process) exchange(ctx context.Context, place plan.Place, unordered bool, do func(context.Context) (*http.Response, error)) (*http.Response, error) {
+// the discovery are not ordered, because clients hold a lock during them. If an answer with
+// 409 means that the program must repeat the request, conflicts asks for it. It is nil for
+// other requests.
+func (p *Process) exchange(ctx context.Context, place plan.Place, unordered bool, conflicts func(context.Context) bool, do func(context.Context) (*http.Response, error)) (*http.Response, error) {
 	w := p.World
 	if p.dead.Load() {
 		return nil, p.gone(ctx)
@@ -237,7 +241,7 @@ func (p *Process) exchange(ctx context.Context, place plan.Place, unordered bool
 	}
 	x := &exchange{w: w, p: p, ctx: ctx}
 	var faults []Fault
-	x.place, x.entry, faults = w.begin(p, place)
+	x.place, x.entry, faults = w.begin(ctx, p, place, conflicts)
 	x.send = func() (*http.Response, error) {
 		if p.dead.Load() {
 			return nil, p.gone(ctx)
@@ -253,6 +257,9 @@ func (p *Process) exchange(ctx context.Context, place plan.Place, unordered bool
 			resp.Body.Close()
 		}
 		resp, err = nil, errors.Join(ErrCrashed, apitest.ErrConnReset)
+	}
+	if conflicts != nil && len(faults) == 0 && err == nil && resp.StatusCode == http.StatusConflict {
+		w.uncount(x.place)
 	}
 	w.finish(x.entry, resp, err)
 	return resp, err
@@ -292,17 +299,30 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	done := func() { stop(); cancel() }
 	place := plan.OfRequest(req, body)
 	discovery := place.Target != "" && place.Target[0] == '/'
-	resp, err := p.exchange(ctx, place, discovery, func(ctx context.Context) (*http.Response, error) {
+	send := func(ctx context.Context) (*http.Response, error) {
 		req := req.Clone(ctx)
 		req.Header.Set("User-Agent", req.Header.Get("User-Agent")+agent+p.program.Name)
 		if body != nil {
 			req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		}
+		return t.next.RoundTrip(req)
+	}
+	var conflicts func(context.Context) bool
+	if repeats := []string{"update", "patch", "delete"}; slices.Contains(repeats, place.Verb) && !isApply(req) {
+		conflicts = func(ctx context.Context) bool {
+			resp, err := send(request.Trial(ctx))
+			if resp != nil {
+				resp.Body.Close()
+			}
+			return err == nil && resp.StatusCode == http.StatusConflict
+		}
+	}
+	resp, err := p.exchange(ctx, place, discovery, conflicts, func(ctx context.Context) (*http.Response, error) {
 		if place.IsWrite() {
 			p.World.acts(p)
 			defer p.World.acts(nil)
 		}
-		return t.next.RoundTrip(req)
+		return send(ctx)
 	})
 	if err != nil || place.Verb != "watch" {
 		// The body of an answer that is no stream is in memory.
@@ -311,6 +331,13 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp.Body = &stream{ReadCloser: resp.Body, p: p, ctx: ctx, done: done}
 	return resp, nil
+}
+
+// isApply reports whether a request is a server-side apply. Its conflicts are about the owners of
+// fields, not about another write that came first.
+func isApply(req *http.Request) bool {
+	media, _, _ := strings.Cut(req.Header.Get("Content-Type"), ";")
+	return strings.HasPrefix(media, "application/apply-patch+")
 }
 
 // stream is the body of a watch.

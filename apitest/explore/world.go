@@ -177,8 +177,11 @@ func (w *World) newDir() (string, error) {
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// begin numbers a request, takes the faults that act on it, and enters it in the journal.
-func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault) {
+// begin numbers a request, takes the faults that act on it, and enters it in the journal. A
+// request that would be answered with a conflict has no number, and uncount takes back
+// the number of one that is. So number n is that of the n-th request that is accepted, and no
+// writes of other clients change it.
+func (w *World) begin(ctx context.Context, p *Process, place plan.Place, conflicts func(context.Context) bool) (plan.Place, *entry, []Fault) {
 	place.Program = p.lane.name
 	place.Target = uids.ReplaceAllString(place.Target, "UID")
 	var objects []string
@@ -190,6 +193,14 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 	steps.Add(1)
 	w.seen[place]++
 	place.Number = w.seen[place]
+	at := place
+	if conflicts != nil && !p.program.Undisturbed && slices.ContainsFunc(w.plan, func(h plan.Hit) bool { return h.Place.Number > 0 && h.Place.Covers(place) }) {
+		w.mu.Unlock()
+		if conflicts(ctx) {
+			at.Number = 0
+		}
+		w.mu.Lock()
+	}
 	var faults []Fault
 	if !p.program.Undisturbed {
 		if ten := w.now().Truncate(10 * time.Second); ten != w.window {
@@ -202,7 +213,7 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 		if w.listing.Load() && !strings.HasPrefix(place.Target, "events ") && !strings.HasPrefix(place.Target, "/") {
 			w.spots = append(w.spots, spot{place: place, objects: objects, watched: p.lane.watched})
 		}
-		faults = w.faultsAt(place)
+		faults = w.faultsAt(at)
 	}
 	e := &entry{at: w.now(), program: p.lane.name, text: strings.TrimSpace(place.Verb + " " + place.Target)}
 	w.journal = append(w.journal, e)
@@ -216,6 +227,16 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 		}
 	}
 	return place, e, faults
+}
+
+// uncount takes back the number of a request that was answered with a conflict and that no fault
+// hit: the program repeats it, and the repetition is the same place.
+func (w *World) uncount(place plan.Place) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.spots = slices.DeleteFunc(w.spots, func(s spot) bool { return s.place == place })
+	place.Number = 0
+	w.seen[place]--
 }
 
 // faultsAt returns the faults of the plan that act on the request at place now. w.mu must
