@@ -311,7 +311,9 @@ func TestWhatTheBreakerCounts(t *testing.T) {
 		t.Error("tripped by the failures of a webhook")
 	}
 	for range 2 {
-		w.serverAnswered(0, context.DeadlineExceeded)
+		if w.serverAnswered(0, context.DeadlineExceeded) || w.serverAnswered(0, context.Canceled) {
+			t.Error("a request without an answer says that the server is back")
+		}
 	}
 	if ok, _ := w.breaker.Allows(0, 1); ok {
 		t.Error("not tripped by a server that does not answer")

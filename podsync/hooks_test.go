@@ -101,6 +101,69 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+// The same failure is one event until a call succeeds.
+func TestAFailureAfterASuccessIsAnotherEvent(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := &recorder{t: t}
+		w.cfg.EventRecorder = r
+		w.run()
+		w.bind(newPod("a"))
+		pass(time.Minute)
+		for i := range 2 {
+			w.backend.Inject(podsynctest.Fault{Op: podsync.OpUpdate, Err: errDown, Times: 3})
+			apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = fmt.Sprint("i:", i) })
+			pass(10 * time.Minute)
+			if got, want := r.take(), []string{"a Warning FailedUpdate Updating: the backend is down"}; !slices.Equal(got, want) {
+				t.Errorf("change %d: got %q, want %q", i, got, want)
+			}
+		}
+	})
+}
+
+// A hook that does not return stops the loop, which has nothing to do for hours at other times.
+func TestCheckSaysThatAHookDoesNotReturn(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		returns := make(chan struct{})
+		w.cfg.Hooks.StageChanged = func(podsync.StageChanged) { <-returns }
+		w.cfg.Relist = 24 * time.Hour
+		w.run()
+		expect := func(when string, stuck bool) {
+			t.Helper()
+			if err := w.c.Check(nil); (err != nil) != stuck {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		pass(12 * time.Hour)
+		expect("idle", false)
+		w.bind(newPod("a"))
+		pass(time.Minute)
+		expect("after a minute", false)
+		pass(2 * time.Minute)
+		expect("after three minutes", true)
+		close(returns)
+		pass(time.Second)
+		expect("after it", false)
+	})
+}
+
+// With a complete List the first one that leaves out a pod decides that it is lost.
+func TestALossThatTheFirstListShowsIsAnEvent(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := &recorder{t: t}
+		w.cfg.EventRecorder = r
+		w.cfg.Policy.CompleteList = true
+		w.run()
+		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
+		pass(time.Minute)
+		w.crash()
+		w.backend.Lose(pod.UID)
+		w.run()
+		if got, want := r.take(), []string{"a Warning Lost SyncingStatus: the provider no longer holds the pod"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
 func TestHooks(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: time.Second}, func(w *world) {
 		var (

@@ -67,6 +67,22 @@ func TestInstancesOfAnotherNodeAreNeverTouched(t *testing.T) {
 	}
 }
 
+// The informer shows that the pod of an instance exists: the API is not asked.
+func TestAnInstanceOfAPodThatOwnsRefusesCostsNoRequest(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.cfg.Informer = w.informer("", nil)
+		w.cfg.Owns = func(*corev1.Pod) bool { return false }
+		w.backend.Plant(w.bind(newPod("a")))
+		w.run()
+		pass(24 * time.Hour)
+		w.expectCalls()
+		w.expectRequests(0, 0, 0)
+		if len(w.dropped) == 0 || w.dropped[0].Reason != podsync.DroppedOrphan {
+			t.Errorf("dropped: %v", w.dropped)
+		}
+	})
+}
+
 func TestAnExclusiveBackendNeedsNoNodeNames(t *testing.T) {
 	bubble(t, podsynctest.Options{HidesNode: true}, func(w *world) {
 		w.cfg.Policy.ExclusiveBackend = true

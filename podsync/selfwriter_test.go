@@ -87,6 +87,10 @@ func TestMarkedNotReadyIsRepairedWithinASecond(t *testing.T) {
 		if isReady(w.pod("a")) {
 			t.Error("repaired without a report that is newer")
 		}
+		w.c.Report(w.backend.Held()[0])
+		if synctest.Wait(); !isReady(w.pod("a")) {
+			t.Error("not repaired when the provider says the same again")
+		}
 	})
 }
 
