@@ -4,6 +4,7 @@
 package podsync
 
 import (
+	"context"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -99,5 +100,30 @@ func TestAnEventWithoutNewsLeavesThePodEncoded(t *testing.T) {
 	c.pods.clean()
 	if c.intake.onUpdate(obj); decoded() {
 		t.Error("it stays decoded")
+	}
+}
+
+// A failing is a Checkpoint whose Remove returns err.
+type failing struct {
+	Checkpoint
+	err error
+}
+
+func (f *failing) Remove(context.Context, types.UID) error { return f.err }
+
+// Records that can't be removed are reported once in each outage of the disk.
+func TestEachOutageOfTheCheckpointIsReported(t *testing.T) {
+	told := 0
+	disk := &failing{}
+	c := atRest(t, func(cfg *Config) {
+		cfg.Checkpoint = disk
+		cfg.ErrorHandler = func(context.Context, error, string) { told++ }
+	})
+	for i, err := range []error{errFailed, errFailed, nil, errFailed} {
+		disk.err = err
+		c.records.removeAll(t.Context(), map[types.UID]*record{"u": {}})
+		if want := []int{1, 1, 1, 2}[i]; told != want {
+			t.Errorf("after %d calls %d errors are reported, want %d", i+1, told, want)
+		}
 	}
 }
