@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -141,7 +142,11 @@ func TestFaultAfterConflict(t *testing.T) {
 		cfg := Config{Settle: time.Second}.withDefaults()
 		out := runPlan(t, cfg, rivalry(func(int) [3]int { return [3]int{1, 0, 2} }), p, mode{}, nil)
 		var got []string
+		faults := 0
 		for _, e := range out.journal {
+			if strings.HasPrefix(e.text, "FAULT: slow") {
+				faults++
+			}
 			if result, ok := strings.CutPrefix(strings.TrimPrefix(e.line(), "p: "), update); ok {
 				if strings.Contains(result, "crash") {
 					result = "-"
@@ -152,9 +157,70 @@ func TestFaultAfterConflict(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("%q: the updates are answered with %v, want %v", line, got, want)
 		}
+		if every := 6; strings.HasPrefix(line, "slow") && faults != every { // the place has no number
+			t.Errorf("%q: the fault hit %d requests, want %d", line, faults, every)
+		}
 		if never := strings.Contains(line, "patch"); out.missed != never {
 			t.Errorf("%q: missed is %v", line, out.missed)
 		}
+	}
+}
+
+// Only a conflict with another write is not counted. A program does not repeat other requests
+// that are refused, and their number does not depend on other clients.
+func TestWhatIsCounted(t *testing.T) {
+	l := &lab{t: t, cfg: Config{Settle: time.Second}.withDefaults(), scenario: func(w *World) Scenario {
+		done := false
+		return Scenario{
+			Programs: []Program{{Name: "p", Run: func(ctx context.Context, p *Process) error {
+				objects := corev1client.NewForConfigOrDie(p.Config).ConfigMaps("default")
+				named := func(name string) *corev1.ConfigMap {
+					return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"by": "p"}}
+				}
+				patch := func(kind types.PatchType, body string, opts metav1.PatchOptions) {
+					_, _ = objects.Patch(ctx, "a", kind, []byte(body), opts)
+				}
+				old := "1"
+				for range 2 {
+					_, _ = objects.Create(ctx, named("a"), metav1.CreateOptions{})                                                                  // the second one exists
+					_, _ = objects.Update(ctx, named("none"), metav1.UpdateOptions{})                                                               // not found
+					patch(types.MergePatchType, `{"metadata":{"resourceVersion":"1"},"data":{"by":"q"}}`, metav1.PatchOptions{})                    // a conflict
+					_ = objects.Delete(ctx, "a", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &old}})                 // a conflict
+					patch(types.ApplyPatchType, `{"apiVersion":"v1","kind":"ConfigMap","data":{"by":"q"}}`, metav1.PatchOptions{FieldManager: "q"}) // of owners
+				}
+				_ = objects.Delete(ctx, "a", metav1.DeleteOptions{})
+				done = true
+				<-ctx.Done()
+				return nil
+			}}},
+			Steps: []Step{{Name: "done", Until: func() bool { return done }}},
+		}
+	}}
+	l.cfg.Options.ManagedFields = true
+	if err := l.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	var places, answers []string
+	for _, s := range l.ref.spots {
+		if s.place.IsWrite() {
+			places = append(places, strings.TrimPrefix(s.place.String(), "p: "))
+		}
+	}
+	for _, e := range l.ref.journal {
+		if e.program != "" {
+			answers = append(answers, strings.TrimPrefix(e.result, "-> "))
+		}
+	}
+	want := []string{
+		"create configmaps default/a #1", "update configmaps default/none #1", "patch configmaps default/a #1",
+		"create configmaps default/a #2", "update configmaps default/none #2", "patch configmaps default/a #2",
+		"delete configmaps default/a #1",
+	}
+	if !slices.Equal(places, want) {
+		t.Errorf("the places are %q, want %q", places, want)
+	}
+	if got, want := strings.Join(answers, " "), "201 404 409 409 409 409 404 409 409 409 200"; got != want {
+		t.Errorf("the answers are %s, want %s", got, want)
 	}
 }
 
