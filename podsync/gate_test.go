@@ -5,6 +5,7 @@ package podsync_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -525,7 +526,7 @@ func TestCheckProviderSaysThatTheBackendDoesNotAnswer(t *testing.T) {
 				t.Errorf("%s: at once: %v", name, err)
 			}
 			pass(time.Minute)
-			if err := w.c.CheckProvider(t.Context(), node); err == nil || !strings.Contains(err.Error(), "has not answered") {
+			if err := w.c.CheckProvider(t.Context(), node); err == nil || !strings.Contains(err.Error(), "has not answered") || !errors.Is(err, cmp.Or(fault.Err, err)) || strings.Contains(err.Error(), "nil") {
 				t.Errorf("%s: after a minute: %v", name, err)
 			}
 			remove()

@@ -6,10 +6,15 @@ package podsync
 import (
 	"context"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
 // Tests that kill mutants of the drivers, one by one, without Run.
@@ -113,6 +118,7 @@ func (f *failing) Remove(context.Context, types.UID) error { return f.err }
 
 // Records that can't be removed are reported once in each outage of the disk.
 func TestEachOutageOfTheCheckpointIsReported(t *testing.T) {
+	ctx := klog.NewContext(t.Context(), klog.Logger{})
 	told := 0
 	disk := &failing{}
 	c := atRest(t, func(cfg *Config) {
@@ -121,9 +127,84 @@ func TestEachOutageOfTheCheckpointIsReported(t *testing.T) {
 	})
 	for i, err := range []error{errFailed, errFailed, nil, errFailed} {
 		disk.err = err
-		c.records.removeAll(t.Context(), map[types.UID]*record{"u": {}})
+		c.records.removeAll(ctx, map[types.UID]*record{"u": {}})
 		if want := []int{1, 1, 1, 2}[i]; told != want {
 			t.Errorf("after %d calls %d errors are reported, want %d", i+1, told, want)
+		}
+	}
+}
+
+// A new pod of its name says that a pod of the informer is gone. It proves nothing about a pod that
+// the API had before it was restored, or that only the checkpoint has: the API is asked.
+func TestWhichPodsANewOneOfTheirNameEnds(t *testing.T) {
+	c := atRest(t)
+	for _, name := range []string{"seen", "restored"} {
+		c.intake.onUpdate(podOf(name, types.UID(name)))
+	}
+	c.records.unclaimed["recorded"] = &record{Pod: podOf("recorded", "recorded")}
+	c.records.goOffline(t.Context())
+	c.intake.restored = true
+	c.intake.onDelete(cache.DeletedFinalStateUnknown{Key: "ns/restored", Obj: podOf("restored", "restored")})
+	for name, want := range map[string]bool{"seen": true, "restored": false, "recorded": false} {
+		c.intake.onUpdate(podOf(name, types.UID("new-"+name)))
+		if _, ends := c.pods.pods[types.UID(name)].Ending(); ends != want {
+			t.Errorf("%s: it ends: %v", name, ends)
+		}
+	}
+}
+
+// due adds a pod of which a call of Start and a PATCH are due at the moment that is returned.
+func (c *Controller) due(pod *corev1.Pod) (*entry, core.Moment) {
+	at := c.pods.moment()
+	t := c.pods.add(RefOf(pod), core.New(&c.pods.rules, at.Since, c.pods.tick(), core.Saved{}))
+	c.pods.apply(t, at, core.Seen{Version: core.Cached(pod)})
+	c.pods.apply(t, at, core.ListEnded{Seq: c.pods.tick(), First: true, Open: true})
+	return t, core.Moment{Since: at.Since + time.Minute, Wall: at.Wall.Add(time.Minute)}
+}
+
+// A gate that closes just before a call and a request are made ends both: each lane is free, and so
+// are the places.
+func TestAGateThatClosesFreesBothLanes(t *testing.T) {
+	c := atRest(t, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return errFailed } })
+	pod, at := c.due(podOf("a", "u"))
+	c.gates.nodes["n"] = &gatedNode{state: gateOpen}
+	c.pods.mu.Lock()
+	c.loop.caller.start(pod, at, false)
+	c.loop.writer.start(pod, at, false)
+	if pod.InFlight(core.Calls) == nil || pod.InFlight(core.Writes) == nil {
+		t.Error("nothing is under way")
+	}
+	c.pods.mu.Unlock()
+	c.run.calls.Wait()
+	if pod.InFlight(core.Calls) != nil || pod.InFlight(core.Writes) != nil || !c.loop.caller.idle() || c.loop.writer.running != 0 {
+		t.Error("a call or a request is under way")
+	}
+	if c.gates.nodes["n"].state != gateClosed {
+		t.Error("the gate counts as open")
+	}
+}
+
+// The first success after the breaker has tripped ends the backoff of every pod. A success before
+// says nothing of the pods of other namespaces.
+func TestTheServerThatIsBackEndsEveryBackoff(t *testing.T) {
+	for _, tripped := range []bool{false, true} {
+		c := atRest(t)
+		w := c.loop.writer
+		waiting, at := c.due(podOf("a", "u"))
+		c.pods.apply(waiting, at, core.Sent{Action: waiting.Next(at.Since, core.Writes, true)})
+		c.pods.apply(waiting, at, core.WriteFailed{After: time.Hour})
+		other := podOf("b", "v")
+		other.Namespace = "other"
+		works, at := c.due(other)
+		call := c.pods.apply(works, at, core.Sent{Action: works.Next(at.Since, core.Writes, true)}).Call
+		if w.breaker.Trip = 2; tripped {
+			w.breaker.Failed(0)
+			w.breaker.Failed(0)
+		}
+		w.running = 1
+		w.finish(works, call, nil, core.Stored{Pod: other})
+		if due := waiting.Next(at.Since, core.Writes, true).Op != ""; due != tripped {
+			t.Errorf("tripped: %v, another pod is due: %v", tripped, due)
 		}
 	}
 }
