@@ -493,3 +493,68 @@ func TestAReportAfterTheEndIsDropped(t *testing.T) {
 		}
 	})
 }
+
+// A handing provider keeps the context of Start, as one that starts a goroutine with it does.
+type handing struct {
+	podsync.Provider
+	ctx context.Context
+}
+
+func (p *handing) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
+	p.ctx = ctx
+	return p.Provider.Start(ctx, pod)
+}
+
+// What was kept for the context of a call would otherwise be kept until Run returns.
+func TestTheContextOfACallEndsWithIt(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		p := &handing{}
+		w.wrap = func(inner *podsynctest.Provider) podsync.Provider { p.Provider = simple(inner); return p }
+		w.run()
+		w.bind(newPod("a"))
+		pass(time.Second)
+		w.expectPhase("a", corev1.PodRunning)
+		if p.ctx.Err() == nil {
+			t.Error("the context of Start is not done")
+		}
+	})
+}
+
+// The invalid fields of a report are reported also if nothing else has changed, so that there is
+// nothing to write.
+func TestAReportOfWhichNothingIsValidIsReported(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		pod := w.bind(newPod("a"))
+		pass(time.Minute)
+		w.server.ResetJournal()
+		w.backend.Edit(pod.UID, func(st *corev1.PodStatus) { st.HostIP = "none" })
+		pass(time.Minute)
+		w.expectRequests(0, 0, 0)
+		if len(w.dropped) != 1 || w.dropped[0].Reason != podsync.DroppedInvalid {
+			t.Errorf("dropped: %v", w.dropped)
+		}
+	})
+}
+
+// A late provider needs three seconds for Stop, whatever its context says.
+type late struct{ podsync.Provider }
+
+func (p late) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	time.Sleep(3 * time.Second)
+	return p.Provider.Stop(context.WithoutCancel(ctx), ref, opts)
+}
+
+// What a call returns while Run returns is stored.
+func TestShutdownStoresWhatALateCallReturns(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.wrap = func(p *podsynctest.Provider) podsync.Provider { return late{simple(p)} }
+		w.run()
+		w.bind(newPod("a"))
+		pass(time.Minute)
+		w.kubectlDelete("a", -1)
+		pass(time.Second)
+		w.stop()
+		w.expectGone("a")
+	})
+}

@@ -5,6 +5,7 @@ package podsync
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -205,6 +206,60 @@ func TestTheServerThatIsBackEndsEveryBackoff(t *testing.T) {
 		w.finish(works, call, nil, core.Stored{Pod: other})
 		if due := waiting.Next(at.Since, core.Writes, true).Op != ""; due != tripped {
 			t.Errorf("tripped: %v, another pod is due: %v", tripped, due)
+		}
+	}
+}
+
+// listing is a provider whose List returns states.
+type listing struct {
+	Provider
+	states []State
+}
+
+func (l *listing) List(context.Context) ([]State, error) { return l.states, nil }
+
+// A List in which nothing has changed costs the loop nothing, and one that has news is applied.
+func TestOnlyAListWithNewsWakesAPod(t *testing.T) {
+	ctx := klog.NewContext(t.Context(), klog.Logger{})
+	provider := &listing{states: []State{{Ref: RefOf(podOf("a", "u"))}}}
+	c := atRest(t, func(cfg *Config) { cfg.Provider = provider })
+	for i, message := range []string{"m", "m", "m", "other"} {
+		provider.states[0].Status.Message = message
+		if err := c.lister.list(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(c.pods.dirty); n > 0 != (i == 0 || i == 3) {
+			t.Errorf("List %d: %d pods are dirty", i, n)
+		}
+		c.pods.clean()
+	}
+}
+
+// The message of a pod that waits for the name of an orphan.
+func TestWhyAPodWaitsForAnOrphan(t *testing.T) {
+	ctx := klog.NewContext(t.Context(), klog.Logger{})
+	for name, tc := range map[string]struct {
+		reported bool
+		is       core.Suspicion
+		want     string
+	}{
+		"the API was not asked":          {false, core.Suspicion{}, ""},
+		"it has not answered":            {false, core.Suspicion{Unsure: true}, "has not confirmed yet"},
+		"too many are gone":              {false, core.Suspicion{GoneSince: 1}, "too many pods are gone"},
+		"the credentials can't see it":   {true, core.Suspicion{}, "can't see whether its pod exists"},
+		"they can't, and it has failed":  {true, core.Suspicion{Unsure: true}, "can't see whether its pod exists"},
+		"they can't, and it may be gone": {true, core.Suspicion{GoneSince: 1}, "can't see whether its pod exists"},
+	} {
+		c := atRest(t)
+		list := State{Ref: RefOf(podOf("a", "u"))}
+		c.lister.apply(c.pods.moment(), c.pods.tick(), &list, 1)
+		waiting, at := c.due(podOf("a", "v"))
+		orphan := c.pods.pods["u"]
+		orphan.reported = tc.reported
+		c.suspects.announce(ctx, at, orphan, tc.is)
+		err := waiting.LastError()
+		if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
