@@ -263,3 +263,25 @@ func TestWhyAPodWaitsForAnOrphan(t *testing.T) {
 		}
 	}
 }
+
+// A defect of the core is reported once for each pod: an Update of a pod that was never started is
+// a step that it does not take.
+func TestAnIllegalStepIsReportedOnce(t *testing.T) {
+	var told []string
+	c := atRest(t, func(cfg *Config) {
+		cfg.ErrorHandler = func(_ context.Context, err error, _ string) { told = append(told, err.Error()) }
+	})
+	pod, at := c.due(podOf("a", "u"))
+	for range 2 {
+		wrong := pod.Next(at.Since, core.Calls, true)
+		wrong.Op = core.Update
+		c.pods.apply(pod, at, core.Called{Seq: c.pods.tick(), Action: wrong})
+		c.pods.apply(pod, at, core.Returned{Seq: c.pods.tick(), Report: &core.Report{}})
+	}
+	for _, effect := range c.pods.effects {
+		effect()
+	}
+	if len(told) != 1 || !strings.Contains(told[0], "follow pod ns/a") {
+		t.Errorf("%d errors: %q", len(told), told)
+	}
+}
