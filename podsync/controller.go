@@ -338,18 +338,19 @@ func (c *Controller) All() iter.Seq2[Ref, Info] {
 
 // Pods yields the pods of All, private copies without the orphans, as nodeapi wants them. A
 // status that is being written is in its pod already, so whoever has seen it in the API finds it
-// here too.
+// here too, unless another client has written the status since, or the gate has closed.
 func (c *Controller) Pods(yield func(*corev1.Pod) bool) {
 	type pod struct {
 		core.Version
-		sent *corev1.PodStatus
+		write *core.Call
+		sent  *corev1.PodStatus
 	}
 	c.pods.mu.Lock()
 	pods := make([]pod, 0, len(c.pods.pods))
 	for _, t := range c.pods.pods {
 		next := pod{Version: t.Version()}
-		if call := t.InFlight(core.Writes); call != nil {
-			next.sent = call.Status
+		if call := t.InFlight(core.Writes); call != nil && call.Counts() {
+			next.write, next.sent = call, call.Status
 		}
 		pods = append(pods, next)
 	}
@@ -359,7 +360,7 @@ func (c *Controller) Pods(yield func(*corev1.Pod) bool) {
 		if pod == nil {
 			continue
 		}
-		if next.sent != nil {
+		if next.sent != nil && podstatus.Equal(&pod.Status, &next.write.Pod.Status) {
 			next.sent.DeepCopyInto(&pod.Status)
 		}
 		if !yield(pod) {

@@ -505,3 +505,23 @@ func TestPodsHaveWhatTheAPIHas(t *testing.T) {
 		}
 	})
 }
+
+// TestPodsHaveWhatAnotherClientWrote: a status whose PATCH has no answer does not hide what another
+// client has written since.
+func TestPodsHaveWhatAnotherClientWrote(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		uid := w.bind(newPod("web")).UID
+		pass(time.Minute)
+		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch", Resource: "pods/status"}, HangResponse: true})
+		w.backend.Edit(uid, func(st *corev1.PodStatus) { st.ContainerStatuses[0].RestartCount++ })
+		pass(time.Second)
+		apitest.Edit(w.server, "default", "web", func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionFalse) })
+		pass(time.Second)
+		for pod := range w.c.Pods {
+			if isReady(pod) {
+				t.Error("the answer hangs, and the pod is shown as Ready")
+			}
+		}
+	})
+}

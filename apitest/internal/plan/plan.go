@@ -15,8 +15,8 @@
 //	503 @ update leases kube-node-lease/n1
 //
 // A place without a program stands for all programs, and a place without a number for
-// every such request. Who uses a plan decides which requests count for the number. The verb of a call to something that is not an API server is
-// "call", and its target is any text.
+// every such request. Who uses a plan decides which requests count for the number. The verb of a
+// call to something that is not an API server is "call", and its target is any text.
 package plan
 
 import (

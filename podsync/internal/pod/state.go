@@ -878,7 +878,7 @@ func (t *State) reset(now Instant) {
 	case pod == nil:
 	case report != nil && (stopped || t.ended()),
 		stopped && t.end != nil && t.end.stops > 0: // what Stop has ended is not started again
-		t.keepReport(report, t.end)
+		t.keepReport(report.DeepCopy(), t.end) // not the whole pod that has it
 	}
 	p := &t.provider
 	*p = providerState{lasting: p.lasting}
