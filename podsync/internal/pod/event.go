@@ -227,7 +227,7 @@ const (
 
 // News is what follows from an event for others.
 type News struct {
-	New         bool    // of Seen: the version was not known, or only from a record
+	New         bool    // of Seen: the version was not known, or only from a record, or the pod was gone
 	First       bool    // of Seen: no version was known
 	Dropped     string  // why the report was dropped; "": it was not
 	Lost        bool    // the pod turned out to be lost

@@ -379,8 +379,9 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 	case *Repeated:
 		t.startedFor(ev.NodeName)
 		t.provider.seenSeq = max(t.provider.seenSeq, ev.Seq)
+		lost := t.mayBeLost()
 		t.shown(ev.FromList)
-		news.Changed = t.confirmed(ev.Seq)
+		news.Changed = t.confirmed(ev.Seq) || lost // its record may say that it is lost
 	case Joined:
 		switch {
 		case t.unsettled():
@@ -467,10 +468,11 @@ func (t *State) seen(now Instant, ev Seen) (news News) {
 	v := ev.Version
 	news.First = !t.Seen()
 	t.api.cached = true
-	recorded, revived := t.api.recorded, false
+	recorded, back := t.api.recorded, false
 	t.api.recorded = false
 	if news.First || !Older(v.ResourceVersion(), t.api.pod.ResourceVersion()) || t.rewound(v) {
-		revived = t.revive()
+		back = t.gone()
+		t.revive()
 		t.api.presence, t.api.restored, t.suspect.goneSince = present, false, 0
 	}
 	if recorded {
@@ -485,7 +487,7 @@ func (t *State) seen(now Instant, ev Seen) (news News) {
 	if recorded && t.provider.lost != nil {
 		t.provider.lost = new(podstatus.Lost(&t.Pod().Status)) // with the history that the record does not have
 	}
-	news.New = news.New || revived
+	news.New = news.New || back // calls and requests have waited for it
 	if !news.New || !news.First {
 		return news
 	}
@@ -498,17 +500,16 @@ func (t *State) seen(now Instant, ev Seen) (news News) {
 }
 
 // revive takes back the end of a pod that a LIST left out by mistake before anything of it was
-// started: nothing has happened to it. It reports whether it did.
-func (t *State) revive() bool {
+// started: nothing has happened to it.
+func (t *State) revive() {
 	if t.api.presence != gone || t.provider.instance != forgotten || t.provider.seenSeq > 0 || t.write.inflight != nil || t.final() {
-		return false
+		return
 	}
 	if e := t.end; e.reason != StopDeleted || !e.unstarted || t.deleted() {
-		return false // it ends for another reason
+		return // it ends for another reason
 	}
 	t.end = nil
 	t.step(none)
-	return true
 }
 
 // startedFor records the node that the instance was started for; "" if it was not said.
