@@ -291,7 +291,6 @@ func (c *Controller) Evict(ref Ref, eviction Eviction) error {
 	}
 	c.pods.apply(t, c.pods.moment(), core.Evicted{Failure: failure, Grace: eviction.Grace})
 	c.pods.markDirty(t)
-	wake(c.pods.kick)
 	return nil
 }
 

@@ -54,9 +54,9 @@ func TestFailureOfAForgottenPod(t *testing.T) {
 	} {
 		b := &table{pods: map[types.UID]*entry{}, names: map[types.NamespacedName]*entry{}}
 		l := &loop{pods: b, caller: &caller{}, writer: &writer{}, observer: &observer{pods: b}}
-		var forgotten entry
-		l.forget(ctx, &forgotten)
-		group, late := of(l, &forgotten)
+		forgotten := b.add(Ref{UID: "u"}, core.State{})
+		l.forget(ctx, forgotten)
+		group, late := of(l, forgotten)
 		group.Fail(ctx, handler, late, errFailed, "late")
 		told = 0
 		var next apierr.Member
@@ -139,6 +139,7 @@ func TestATombstoneWithoutAPod(t *testing.T) {
 	at := c.pods.moment()
 	orphan := c.pods.add(Ref{UID: "v", Namespace: "ns", Name: "a"}, core.NewOrphan(&c.pods.rules, at.Since, 1, core.Saved{}, "n"))
 	before := orphan.Stage()
+	c.pods.clean()
 	c.intake.onDelete(cache.DeletedFinalStateUnknown{Key: "ns/a"})
 	if c.pods.pods["u"].Cached() {
 		t.Error("the pod counts as present")

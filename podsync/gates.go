@@ -117,15 +117,14 @@ func (g *gates) ask(ctx context.Context, node string) error {
 // run asks the gates that are not open until ctx is done: at once if a
 // node is new, and each gateRetry if the gate said no.
 func (g *gates) run(ctx context.Context) {
-	timer := time.NewTimer(gateRetry)
-	defer timer.Stop()
 	for {
+		var again <-chan time.Time
 		if closed := g.askAll(ctx, false); closed {
-			timer.Reset(gateRetry)
+			again = time.After(gateRetry)
 		}
 		select {
 		case <-g.wanted:
-		case <-timer.C:
+		case <-again:
 		case <-ctx.Done():
 			return
 		}
@@ -177,7 +176,6 @@ func (g *gates) askAll(ctx context.Context, openToo bool) bool {
 			}
 			g.pods.mu.Lock()
 			defer g.pods.mu.Unlock()
-			defer wake(g.pods.kick)
 			if err != nil {
 				closed.Store(true)
 				g.close(ctx, node, err)

@@ -106,7 +106,6 @@ func (i *intake) onUpdate(obj any) {
 		}
 	}
 	i.pods.markDirty(t)
-	wake(i.pods.kick)
 }
 
 // maxRivals bounds the memory that other clients cost.
@@ -146,7 +145,7 @@ func (i *intake) asksOwns(pod *corev1.Pod) (yes bool) {
 		i.pods.mu.Unlock()
 		i.refuse(pod, err)
 	}
-	return yes && err == nil
+	return yes
 }
 
 // askOwnsAgain shows the pods about which Config.Owns panicked to it again.
@@ -168,7 +167,6 @@ func (i *intake) refuse(pod *corev1.Pod, err error) {
 	i.pods.mu.Lock()
 	defer i.pods.mu.Unlock()
 	i.observer.dropped(RefOf(pod), DroppedRefused, err)
-	wake(i.pods.kick)
 }
 
 // supersede records that other pods of the name of t are gone, because the API has t.
@@ -192,7 +190,6 @@ func (i *intake) onReplaced(old, next *core.Version) {
 	restored := i.restored || core.Older(next.ResourceVersion(), old.ResourceVersion())
 	i.pods.apply(t, i.pods.moment(), core.Vanished{Doubtful: restored, Restored: restored})
 	i.pods.markDirty(t)
-	wake(i.pods.kick)
 }
 
 // onDelete applies that the informer no longer has a pod.
@@ -225,7 +222,6 @@ func (i *intake) onDelete(obj any) {
 			}
 		}
 	}
-	wake(i.pods.kick)
 }
 
 // ownInformer makes an informer of the pods bound to the node, and of no
@@ -374,24 +370,19 @@ func (r *reports) take(st State) {
 	case st.UID == "" && (t == nil || !t.MayBe(seq)):
 		r.observer.dropped(st.Ref, DroppedAmbiguous, nil)
 	default:
-		if !r.apply(t, r.pods.moment(), &st, fp, seq, false) {
-			return
-		}
+		r.apply(t, r.pods.moment(), &st, fp, seq, false)
 	}
-	wake(r.pods.kick)
 }
 
 // apply applies a report to its pod. seq is the time of the report, or of the beginning of
-// the List that has it. It reports whether the report has news. The lock of the table must be
-// held.
-func (r *reports) apply(t *entry, at core.Moment, st *State, fp, seq uint64, fromList bool) bool {
+// the List that has it. The lock of the table must be held.
+func (r *reports) apply(t *entry, at core.Moment, st *State, fp, seq uint64, fromList bool) {
 	if t.Repeats(fp, st.Stopped) {
 		r.repeated = core.Repeated{Seq: seq, FromList: fromList, NodeName: st.NodeName}
-		if !r.pods.apply(t, at, &r.repeated).Changed {
-			return false
+		if r.pods.apply(t, at, &r.repeated).Changed {
+			r.pods.markDirty(t)
 		}
-		r.pods.markDirty(t)
-		return true
+		return
 	}
 	// A report that is not stored yet is kept. It must not keep the whole List.
 	own := st.private()
@@ -405,15 +396,11 @@ func (r *reports) apply(t *entry, at core.Moment, st *State, fp, seq uint64, fro
 	}
 	r.observer.starts(t, before)
 	r.pods.markDirty(t)
-	return true
 }
 
 // join applies the report that came before its pod was added to the table. One without a UID
 // is of an earlier pod of the name unless t had started. The lock of the table must be held.
 func (r *reports) join(t *entry, at core.Moment) {
-	if len(r.early) == 0 {
-		return
-	}
 	for _, key := range [...]types.UID{keyOf(Ref{Namespace: t.ref.Namespace, Name: t.ref.Name}), t.ref.UID} {
 		e, ok := r.early[key]
 		if !ok {

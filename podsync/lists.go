@@ -81,10 +81,8 @@ func (l *lister) run(ctx context.Context, synced cache.DoneChecker) {
 func (l *lister) wait(ctx context.Context, wait time.Duration) {
 	gap := min(listGap, wait)
 	sleep(ctx, gap)
-	timer := time.NewTimer(wait - gap)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait - gap):
 	case <-l.pods.relist:
 	case <-ctx.Done():
 	}
@@ -142,7 +140,6 @@ func (l *lister) list(ctx context.Context) error {
 	l.pods.synced = true
 	l.reports.expire(at.Since)
 	l.gates.prune()
-	wake(l.pods.kick)
 	return nil
 }
 
@@ -224,7 +221,6 @@ func (l *lister) supersede(t *entry, ref Ref, at core.Moment) {
 	earlier := l.pods.add(ref, core.NewLeftover(&l.pods.rules, at.Since, l.pods.tick(), l.gates.nodeOf(t)))
 	earlier.shown = l.pods.listed
 	l.observer.warn(t, reasonNameTaken, actionStart, messageInstanceWithoutUID)
-	l.pods.markDirty(earlier)
 }
 
 // conclude applies to a pod that a List, which began at begin, has ended.

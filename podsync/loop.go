@@ -90,7 +90,7 @@ type table struct {
 	handler report.Handler
 	run     *runState
 
-	kick   chan struct{} // something is dirty
+	kick   chan struct{} // something is dirty, or an effect waits
 	relist chan struct{} // List is wanted now
 	verify chan struct{} // suspects are due
 
@@ -172,7 +172,6 @@ func (b *table) end(t *entry, lane core.Lane, running *int, apply func(at core.M
 	t.cancel[lane] = nil // the context would be kept with it
 	apply(b.moment())
 	b.markDirty(t)
-	wake(b.kick)
 }
 
 // holdTime returns for how long too many pods are held back, in words.
@@ -188,11 +187,15 @@ func (b *table) markDirty(t *entry) {
 	if !t.dirty {
 		t.dirty = true
 		b.dirty = append(b.dirty, t)
+		wake(b.kick)
 	}
 }
 
 // later makes the loop call f without the lock.
-func (b *table) later(f func()) { b.effects = append(b.effects, f) }
+func (b *table) later(f func()) {
+	b.effects = append(b.effects, f)
+	wake(b.kick)
+}
 
 // keyOf returns the key in table.pods. The key of an instance without a UID is
 // its name, which looks like no UID.
@@ -207,13 +210,14 @@ func nameOf(ref Ref) types.NamespacedName {
 	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// add adds a pod.
+// add adds a pod. The loop reconciles it.
 func (b *table) add(ref Ref, state core.State) *entry {
 	t := &entry{State: state, ref: ref}
 	b.pods[keyOf(ref)] = t
 	name := nameOf(ref)
 	t.next = b.names[name]
 	b.names[name] = t
+	b.markDirty(t)
 	return t
 }
 
@@ -222,21 +226,17 @@ func (b *table) remove(t *entry) {
 	b.wakes.Set(t, core.Never)
 	delete(b.pods, keyOf(t.ref))
 	name := nameOf(t.ref)
-	if head := b.names[name]; head == t {
-		if t.next == nil {
-			delete(b.names, name)
-		} else {
-			b.names[name] = t.next
+	switch before := b.names[name]; {
+	case before != t:
+		for before.next != t {
+			before = before.next
 		}
-	} else {
-		for ; head != nil; head = head.next {
-			if head.next == t {
-				head.next = t.next
-				break
-			}
-		}
+		before.next = t.next
+	case t.next != nil:
+		b.names[name] = t.next
+	default:
+		delete(b.names, name)
 	}
-	t.next = nil
 }
 
 // shows reports whether the last List that was applied shows t.
@@ -285,7 +285,7 @@ func (b *table) waiters(t *entry) func(yield func(*entry) bool) {
 			return
 		}
 		for other := b.names[nameOf(t.ref)]; other != nil; other = other.next {
-			if _, ends := other.Ending(); other != t && other.Seen() && !ends && !other.Held() && !yield(other) {
+			if _, ends := other.Ending(); other.Seen() && !ends && !other.Held() && !yield(other) {
 				return
 			}
 		}
@@ -312,10 +312,8 @@ func wake(ch chan struct{}) {
 
 // sleep waits, at most until ctx is done.
 func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }
@@ -338,8 +336,7 @@ type loop struct {
 // run reconciles each dirty pod until ctx is done and the known final statuses have
 // been stored.
 func (l *loop) run(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	timer := time.NewTimer(idleBeat)
 	var drained <-chan time.Time
 	done := ctx.Done()
 	for {
@@ -355,9 +352,7 @@ func (l *loop) run(ctx context.Context) {
 		case <-done:
 			done = nil
 			l.drain()
-			shutdown := time.NewTimer(l.timeout)
-			defer shutdown.Stop()
-			drained = shutdown.C
+			drained = time.After(l.timeout)
 		case <-drained:
 			l.pods.run.cancelAPI()
 		}
@@ -371,7 +366,6 @@ func (l *loop) drain() {
 	defer l.pods.mu.Unlock()
 	l.pods.draining = true
 	for _, t := range l.pods.pods {
-		l.pods.markDirty(t)
 		if call := t.InFlight(core.Writes); call != nil && !call.Over {
 			l.pods.abort(t, core.Writes) // the next process learns the status from List
 		}
@@ -398,7 +392,7 @@ func (l *loop) round(ctx context.Context) (wait time.Duration, finished bool) {
 		}
 	}
 	next := min(l.startQueued(ctx, at), b.wakes.Next())
-	wait = min(idleBeat, max(0, next-at.Since))
+	wait = min(idleBeat, next-at.Since)
 	finished = b.draining && len(b.dirty) == 0 && l.idle()
 	effects := b.effects
 	b.effects = nil
@@ -640,7 +634,6 @@ func (c *caller) tellSlow(ctx context.Context, t *entry, call *core.Call) {
 	c.pods.later(func() {
 		logger.Info("A call of the provider has not returned", "op", op, "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID, "after", slowCall)
 	})
-	wake(c.pods.kick)
 }
 
 // counts reports whether the gate has been open since the call was planned.

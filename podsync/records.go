@@ -159,7 +159,6 @@ func (r *records) removeAll(ctx context.Context, gone map[types.UID]*record) {
 			r.unclaimed[uid] = rec
 		}
 		r.pods.mu.Unlock()
-		wake(r.pods.kick)
 	}
 }
 
@@ -209,14 +208,12 @@ func (r *records) goOffline(ctx context.Context) {
 		t := r.pods.add(RefOf(rec.Pod), core.New(&r.pods.rules, at.Since, r.pods.tick(), r.claim(uid, rec.Pod, at.Since)))
 		r.pods.apply(t, at, core.Recorded{Pod: rec.Pod})
 		r.reports.join(t, at)
-		r.pods.markDirty(t)
 		n++
 	}
 	logger := klog.FromContext(ctx)
 	r.pods.later(func() {
 		logger.Info("The API server can't be reached: the pods of the checkpoint are started", "pods", n)
 	})
-	wake(r.pods.kick)
 }
 
 // goOnline lets the API decide again: what it does not have is asked about, and ends.
@@ -231,5 +228,4 @@ func (r *records) goOnline() {
 		}
 	}
 	wake(r.pods.relist)
-	wake(r.pods.kick)
 }

@@ -47,16 +47,13 @@ type suspects struct {
 
 // run asks the API about suspects until ctx is done.
 func (s *suspects) run(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
+	for ctx.Err() == nil {
+		wait := s.askAll(ctx)
 		select {
 		case <-s.pods.verify:
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
-			return
 		}
-		timer.Reset(s.askAll(ctx))
 	}
 }
 
@@ -88,7 +85,7 @@ func (s *suspects) askAll(ctx context.Context) (wait time.Duration) {
 		}
 		wg.Wait()
 		if ctx.Err() != nil {
-			return suspectIdle
+			return 0
 		}
 		s.tell(ctx, questions)
 		s.apply(ctx, questions)
@@ -172,7 +169,6 @@ func (s *suspects) tell(ctx context.Context, questions []question) {
 func (s *suspects) apply(ctx context.Context, questions []question) {
 	s.pods.mu.Lock()
 	defer s.pods.mu.Unlock()
-	defer wake(s.pods.kick)
 	at := s.pods.moment()
 	for _, q := range questions {
 		t := q.t
