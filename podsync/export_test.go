@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 	"github.com/kubewright/kubewright/podsync/internal/queue"
 )
@@ -116,4 +118,153 @@ func (c *Controller) BrokenInvariants(h History) (broken []string) {
 		broken = append(broken, fmt.Sprintf("the drivers run %v and %d, and %v and %d are in flight", c.loop.caller.running, c.loop.writer.running, calls, writes))
 	}
 	return broken
+}
+
+// Unrest returns what is left undone although nothing is running: what the loop must have done, and
+// what must lead to a wakeup. A test calls it when all goroutines of the controller wait.
+func (c *Controller) Unrest() (left []string) {
+	b := c.pods
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wrong := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
+	now := b.now()
+	if len(b.dirty) > 0 || len(b.effects) > 0 {
+		wrong("%d pods are dirty, and %d effects wait", len(b.dirty), len(b.effects))
+	}
+	if next := b.wakes.Next(); next <= now {
+		wrong("a pod is due since %v", now-next)
+	}
+	for q := range b.queues {
+		free := c.loop.caller.free
+		if q >= callQueues {
+			free = c.loop.writer.free
+		}
+		if ok, again := free(q, now); b.queues[q].Len() > 0 && (ok || again <= now) {
+			wrong("%d pods wait in queue %d, which has a free place", b.queues[q].Len(), q)
+		}
+	}
+	c.checkMaps(wrong)
+	cached := map[types.UID]bool{}
+	for _, obj := range c.intake.informer.GetIndexer().List() {
+		if v := versionOf(obj); v != nil {
+			cached[v.UID()] = true
+		}
+	}
+	for _, t := range b.pods {
+		if t.Seen() && t.Cached() != cached[t.ref.UID] {
+			wrong("%s: the informer has it: %v", t.ref, !t.Cached())
+		}
+		c.checkRest(t, now, func(format string, args ...any) { wrong("%s: "+format, append([]any{t.ref}, args...)...) })
+	}
+	return left
+}
+
+// checkMaps checks that the maps and counters of the drivers agree.
+func (c *Controller) checkMaps(wrong func(format string, args ...any)) {
+	b := c.pods
+	chained := 0
+	for name, head := range b.names {
+		for t := head; t != nil; t = t.next {
+			if chained++; nameOf(t.ref) != name || !b.has(t) {
+				wrong("the chain of %s has %s", name, t.ref)
+			}
+		}
+	}
+	if chained != len(b.pods) {
+		wrong("%d of %d pods are in chains", chained, len(b.pods))
+	}
+	closed := 0
+	for node, n := range c.gates.nodes {
+		if n.state == gateClosed {
+			closed++
+		} else if n.state == gateUnasked && !n.asked.Load() {
+			wrong("the gate of node %q was not asked", node)
+		}
+	}
+	if closed != c.gates.closed {
+		wrong("%d gates are closed, and %d count", closed, c.gates.closed)
+	}
+	for key := range c.reports.early {
+		if t := b.pods[key]; t != nil {
+			wrong("%s: a report waits for it", t.ref)
+		}
+	}
+	for uid := range c.records.unclaimed {
+		if t := b.pods[uid]; t != nil {
+			wrong("%s: its record is unclaimed", t.ref)
+		}
+	}
+}
+
+// checkRest checks that t is published, and that nothing that is due for it is left undone.
+func (c *Controller) checkRest(t *entry, now instant, wrong func(format string, args ...any)) {
+	b := c.pods
+	if t.stage != t.Stage() || t.blocking != t.Blocks() {
+		wrong("it is %v and blocks: %v, published as %v, %v", Stage(t.Stage()), t.Blocks(), Stage(t.stage), t.blocking)
+	}
+	if t.Forgettable() && !c.loop.lingers(t) {
+		wrong("it is not forgotten")
+	}
+	gate := c.gates.nodes[c.gates.nodeOf(t)]
+	if s, _ := t.Suspect(); s.Missing && !s.Unsure && now-s.Due > 3*callTimeout && (gate == nil || gate.state == gateOpen) {
+		wrong("the API was not asked whether it is gone for %v", now-s.Due)
+	}
+	if b.draining || c.gates.gate != nil && (gate == nil || gate.state != gateOpen) {
+		return
+	}
+	for _, lane := range []core.Lane{core.Calls, core.Writes} {
+		queues := t.queued[:callQueues]
+		if lane == core.Writes {
+			queues = t.queued[callQueues:]
+		}
+		waits := t.InFlight(lane) != nil || slices.Contains(queues, true) || lane == core.Calls && c.records.removing[t.ref.UID]
+		switch s := t.Next(now, lane, lane == core.Writes || b.nameFree(t)); {
+		case s.Cancel:
+			wrong("%s was not canceled", t.InFlight(lane).Op)
+		case s.Op != "" && !waits:
+			wrong("%s is due", s.Op)
+		case s.Op == "" && (s.Wake <= now || s.Wake < b.wakes.Next()):
+			wrong("nothing wakes it in %v", s.Wake-now)
+		}
+	}
+	if !t.dirty {
+		t.Rest()
+	}
+}
+
+// Remains returns what is under way although Run has returned.
+func (c *Controller) Remains() (left []string) {
+	b := c.pods
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wrong := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
+	for _, t := range b.pods {
+		for _, lane := range []core.Lane{core.Calls, core.Writes} {
+			if call := t.InFlight(lane); call != nil || t.cancel[lane] != nil {
+				wrong("%s: a call or request is under way: %+v", t.ref, call)
+			}
+		}
+	}
+	if !c.loop.caller.idle() || c.loop.writer.running != 0 || len(c.records.removing) > 0 {
+		wrong("%v calls, %d requests and %d removals are under way", c.loop.caller.running, c.loop.writer.running, len(c.records.removing))
+	}
+	for node, n := range c.gates.nodes {
+		if n.asked.Load() {
+			wrong("the gate of node %q is being asked", node)
+		}
+	}
+	if len(b.effects) > 0 {
+		wrong("%d effects wait", len(b.effects))
+	}
+	if !b.closed || c.run.apiCtx != nil && c.run.apiCtx.Err() == nil {
+		wrong("it is not closed")
+	}
+	return left
+}
+
+// Size returns the number of pods.
+func (c *Controller) Size() int {
+	c.pods.mu.Lock()
+	defer c.pods.mu.Unlock()
+	return len(c.pods.pods)
 }

@@ -80,6 +80,7 @@ func (w *world) fork(edit func(*podsync.Config)) *process {
 	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&p.log)))
 	ctx, cancel := context.WithCancel(klog.NewContext(w.t.Context(), logger))
 	done := make(chan struct{})
+	unwatch := watchRest(w.t, c)
 	go func() {
 		defer close(done)
 		if err := c.Run(ctx); err != nil {
@@ -89,10 +90,11 @@ func (w *world) fork(edit func(*podsync.Config)) *process {
 	p.stop = func() {
 		cancel()
 		<-done
+		unwatch()
 		p.Crash()
 	}
 	w.t.Cleanup(p.stop)
-	synctest.Wait()
+	settle()
 	return p
 }
 

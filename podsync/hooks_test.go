@@ -126,6 +126,7 @@ func TestCheckSaysThatAHookDoesNotReturn(t *testing.T) {
 		returns := make(chan struct{})
 		w.cfg.Hooks.StageChanged = func(podsync.StageChanged) { <-returns }
 		w.cfg.Relist = 24 * time.Hour
+		w.blocked = true
 		w.run()
 		expect := func(when string, stuck bool) {
 			t.Helper()
@@ -194,6 +195,7 @@ func TestHooks(t *testing.T) {
 			},
 		}
 		w.server.Inject(apitest.Fault{Match: patches, Latency: 5 * time.Millisecond})
+		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Delay: 3 * time.Millisecond})
 		w.run()
 		w.bind(newPod("a"))
 		pass(time.Minute)
@@ -201,7 +203,7 @@ func TestHooks(t *testing.T) {
 		pass(time.Minute)
 		slices.Sort(got) // calls of one moment come from several goroutines
 		want := []string{
-			"admit 0s <nil>", "start 0s <nil>", "stop 0s <nil>", "release 0s <nil>",
+			"admit 0s <nil>", "start 3ms <nil>", "stop 0s <nil>", "release 0s <nil>",
 			"patch 5ms <nil>", "patch 5ms <nil>", "delete 0s <nil>", "watch 0s <nil>",
 			"stored after 5ms", "stored after 5ms",
 			"Unsynced to Waiting", "Waiting to Starting", "Starting to Running", "Running to Terminating",

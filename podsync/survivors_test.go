@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -31,7 +32,8 @@ func atRest(t *testing.T, edit ...func(*Config)) *Controller {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.run.callCtx, c.run.apiCtx = t.Context(), t.Context()
+	c.run.callCtx = klog.NewContext(t.Context(), klog.Logger{}) // which prints nothing
+	c.run.apiCtx = c.run.callCtx
 	return c
 }
 
@@ -46,6 +48,26 @@ func (b *table) clean() {
 		t.dirty = false
 	}
 	b.dirty = nil
+}
+
+// woken reports whether ch was woken.
+func woken(ch chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// runs adds a pod that runs, and that a List has shown.
+func (c *Controller) runs(pod *corev1.Pod) *entry {
+	at := c.pods.moment()
+	t := c.pods.add(RefOf(pod), core.New(&c.pods.rules, at.Since, c.pods.tick(), core.Saved{}))
+	c.pods.apply(t, at, core.Seen{Version: core.Cached(pod)})
+	c.pods.apply(t, at, core.Reported{Seq: c.pods.tick(), Report: &core.Report{}, FP: 1})
+	c.pods.apply(t, at, core.ListEnded{Seq: c.pods.tick(), Shown: true, First: true, Open: true})
+	return t
 }
 
 // An informer that others use goes on after Run, and so may the provider's reports.
@@ -284,4 +306,73 @@ func TestAnIllegalStepIsReportedOnce(t *testing.T) {
 	if len(told) != 1 || !strings.Contains(told[0], "follow pod ns/a") {
 		t.Errorf("%d errors: %q", len(told), told)
 	}
+}
+
+// A memory is a Checkpoint in memory.
+type memory struct {
+	records map[types.UID][]byte
+	err     error
+}
+
+func (m *memory) Load(context.Context) (map[types.UID][]byte, error) { return m.records, m.err }
+
+func (m *memory) Save(_ context.Context, uid types.UID, record []byte) error {
+	if m.err == nil {
+		m.records[uid] = record
+	}
+	return m.err
+}
+
+func (m *memory) Remove(_ context.Context, uid types.UID) error {
+	if m.err == nil {
+		delete(m.records, uid)
+	}
+	return m.err
+}
+
+// An api is a client whose requests are answered by functions.
+type api struct {
+	corev1client.PodInterface
+	get    func() (*corev1.Pod, error)
+	list   func(metav1.ListOptions) (*corev1.PodList, error)
+	delete func(metav1.DeleteOptions) error
+	patch  func(body []byte) (*corev1.Pod, error)
+}
+
+func (a *api) Pods(string) corev1client.PodInterface { return a }
+
+func (a *api) Get(context.Context, string, metav1.GetOptions) (*corev1.Pod, error) { return a.get() }
+
+func (a *api) List(_ context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
+	return a.list(opts)
+}
+
+func (a *api) Patch(_ context.Context, _ string, _ types.PatchType, body []byte, _ metav1.PatchOptions, _ ...string) (*corev1.Pod, error) {
+	return a.patch(body)
+}
+
+func (a *api) Delete(_ context.Context, _ string, opts metav1.DeleteOptions) error {
+	return a.delete(opts)
+}
+
+// flush calls the effects that wait, as a round of the loop does.
+func (c *Controller) flush() {
+	effects := c.pods.effects
+	c.pods.effects = nil
+	for _, effect := range effects {
+		effect()
+	}
+}
+
+// A notebook has what a Controller says.
+type notebook struct {
+	dropped, told []string
+	masses        []MassOrphans
+}
+
+// uses makes a Controller write into the notebook.
+func (n *notebook) uses(cfg *Config) {
+	cfg.ErrorHandler = func(_ context.Context, err error, _ string) { n.told = append(n.told, err.Error()) }
+	cfg.Hooks.Dropped = func(d Dropped) { n.dropped = append(n.dropped, d.Reason) }
+	cfg.Hooks.MassOrphans = func(m MassOrphans) { n.masses = append(n.masses, m) }
 }

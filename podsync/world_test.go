@@ -51,9 +51,11 @@ type world struct {
 	writers  int         // the number of concurrent API requests; 0: the default
 	admin    bool        // the controller has an administrator's credentials
 	logger   klog.Logger // zero: prints nothing
+	blocked  bool        // a hook blocks the loop, which then leaves everything undone
 
 	cancel  context.CancelFunc
 	done    chan struct{}
+	unwatch func()
 	began   time.Time
 	dropped []podsync.Dropped
 	masses  []int // how many orphans were held back, in each call of the hook
@@ -153,13 +155,17 @@ func (w *world) start() {
 	}
 	ctx, cancel := context.WithCancel(klog.NewContext(w.t.Context(), w.logger))
 	w.cancel, w.done = cancel, make(chan struct{})
+	w.unwatch = func() {}
+	if !w.blocked {
+		w.unwatch = watchRest(w.t, c)
+	}
 	go func() {
 		defer close(w.done)
 		if err := c.Run(ctx); err != nil {
 			w.t.Errorf("Run: %v", err)
 		}
 	}()
-	synctest.Wait()
+	settle()
 }
 
 // stop ends the controller in peace.
@@ -170,6 +176,7 @@ func (w *world) stop() {
 	w.cancel()
 	<-w.done
 	w.cancel = nil
+	w.unwatch()
 	w.provider.Crash()
 }
 
@@ -183,13 +190,57 @@ func (w *world) crash() {
 	w.cancel()
 	<-w.done
 	w.cancel = nil
+	w.unwatch()
 	remove()
+}
+
+// A resting is a controller whose invariants are checked whenever all goroutines wait.
+type resting struct {
+	t       *testing.T
+	c       *podsync.Controller
+	history podsync.History
+}
+
+// atRest are the controllers that run. No two tests of this package run at once.
+var atRest = map[*resting]bool{}
+
+// maxChecked is the number of pods above which the invariants are not checked, because that takes
+// too long.
+const maxChecked = 300
+
+// watchRest checks the invariants of a controller until the result is called, after Run has returned.
+func watchRest(t *testing.T, c *podsync.Controller) (end func()) {
+	r := &resting{t: t, c: c, history: podsync.History{}}
+	atRest[r] = true
+	return func() {
+		if !atRest[r] {
+			return
+		}
+		delete(atRest, r)
+		for _, left := range c.Remains() {
+			t.Errorf("after Run: %s", left)
+		}
+	}
+}
+
+// settle waits until all goroutines wait.
+func settle() {
+	synctest.Wait()
+	for r := range atRest {
+		if r.c.Size() > maxChecked {
+			continue
+		}
+		for _, broken := range append(r.c.BrokenInvariants(r.history), r.c.Unrest()...) {
+			r.t.Errorf("%v: %s", time.Now().Format(time.TimeOnly), broken)
+			delete(atRest, r) // once is enough
+		}
+	}
 }
 
 // pass lets time pass.
 func pass(d time.Duration) {
 	time.Sleep(d)
-	synctest.Wait()
+	settle()
 }
 
 func newPod(name string, edit ...func(*corev1.Pod)) *corev1.Pod {
@@ -218,7 +269,7 @@ func restart(policy corev1.RestartPolicy) func(*corev1.Pod) {
 // bind makes a pod that is bound to the node.
 func (w *world) bind(pod *corev1.Pod) *corev1.Pod {
 	created := w.server.Put(pod).(*corev1.Pod)
-	synctest.Wait()
+	settle()
 	return created
 }
 
@@ -236,7 +287,7 @@ func (w *world) kubectlDelete(name string, grace int64) {
 	if err := w.server.Client(apitest.User{}).CoreV1().Pods("default").Delete(w.t.Context(), name, opts); err != nil {
 		w.t.Fatalf("deleting %s: %v", name, err)
 	}
-	synctest.Wait()
+	settle()
 }
 
 func (w *world) expectPhase(name string, phase corev1.PodPhase) *corev1.Pod {

@@ -1,0 +1,146 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+
+	"k8s.io/klog/v2"
+
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
+)
+
+// A gate that opens or closes concerns the pods of its node only, and only once.
+func TestAGateConcernsThePodsOfItsNode(t *testing.T) {
+	ctx := klog.NewContext(t.Context(), klog.Logger{})
+	c := atRest(t, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return nil } })
+	other := podOf("b", "v")
+	other.Spec.NodeName = "m"
+	pods := []*entry{c.runs(podOf("a", "u")), c.runs(other)}
+	c.pods.clean()
+	type outcome struct {
+		closed         int
+		dirty, known   string
+		wanted, relist bool
+	}
+	open := func(node string) func() { return func() { c.gates.open(ctx, node) } }
+	shut := func(node string) func() { return func() { c.gates.close(ctx, node, errFailed) } }
+	list := func() {
+		for _, pod := range pods {
+			c.pods.apply(pod, c.pods.moment(), core.ListEnded{Seq: c.pods.tick(), Open: c.gates.mayAct(pod)})
+		}
+	}
+	for i, tc := range []struct {
+		do   func()
+		want outcome
+	}{
+		{open("n"), outcome{0, "a", "ab", false, true}},
+		{open("n"), outcome{0, "", "ab", false, false}},
+		{shut("n"), outcome{1, "a", "b", true, false}},
+		{shut("n"), outcome{1, "", "b", false, false}},
+		{shut("m"), outcome{2, "b", "", true, false}},
+		{list, outcome{2, "", "", false, false}},
+		{open("m"), outcome{1, "b", "", false, true}},
+		{list, outcome{1, "", "b", false, false}},
+		{open("n"), outcome{0, "a", "b", false, true}},
+		{shut("m"), outcome{1, "b", "", true, false}},
+	} {
+		tc.do()
+		got := outcome{closed: c.gates.closed, wanted: woken(c.gates.wanted), relist: woken(c.pods.relist)}
+		for _, pod := range pods {
+			if pod.dirty {
+				got.dirty += pod.ref.Name
+			}
+			if pod.Known() {
+				got.known += pod.ref.Name
+			}
+		}
+		c.pods.clean()
+		if got != tc.want {
+			t.Errorf("step %d: got %+v, want %+v", i, got, tc.want)
+		}
+	}
+	// A node that is new: a pod that no earlier process started needs no List of its own.
+	next := podOf("c", "w")
+	next.Spec.NodeName = "new"
+	c.pods.synced = true
+	pod := c.pods.add(RefOf(next), core.New(&c.pods.rules, 1, c.pods.tick(), core.Saved{}))
+	c.pods.apply(pod, c.pods.moment(), core.Seen{Version: core.Cached(next)})
+	if c.gates.joined(pod) || !woken(c.gates.wanted) {
+		t.Error("the gate counts as open before it was asked, or it is not asked")
+	}
+	if c.gates.open(ctx, "new"); !pod.Known() {
+		t.Error("it waits for a List")
+	}
+}
+
+// The gate of a node without pods is no longer asked, and its failures no longer count.
+func TestWhichGatesAreForgotten(t *testing.T) {
+	ctx := klog.NewContext(t.Context(), klog.Logger{})
+	for _, own := range []string{"n", ""} {
+		c := atRest(t, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return nil } })
+		c.gates.nodeName = own
+		used := podOf("a", "u")
+		used.Spec.NodeName = "used"
+		c.runs(used)
+		for _, node := range []string{"", "n", "used", "unused", "asked"} {
+			c.gates.get(node).state = gateClosed
+			c.gates.closed++
+		}
+		c.gates.get("asked").asked.Store(true)
+		told := 0
+		handler := func(context.Context, error, string) { told++ }
+		c.gates.errors.Fail(ctx, handler, &c.gates.get("unused").errs, errFailed, "m")
+		c.gates.prune()
+		want := []string{"asked", "used"}
+		if own != "" {
+			want = []string{"asked", own, "used"}
+		}
+		if got := slices.Sorted(maps.Keys(c.gates.nodes)); !slices.Equal(got, want) || c.gates.closed != len(want) {
+			t.Errorf("own node %q: %q are left, and %d are closed", own, got, c.gates.closed)
+		}
+		c.gates.errors.Fail(ctx, handler, &c.gates.get("used").errs, errFailed, "m")
+		if told != 2 {
+			t.Errorf("own node %q: of two outages %d are reported", own, told)
+		}
+	}
+}
+
+// A gate that panics is reported once, until it answers: yes or no.
+func TestAGateThatPanicsIsReportedOnce(t *testing.T) {
+	told := 0
+	var does func() error
+	c := atRest(t, func(cfg *Config) {
+		cfg.Gate = func(context.Context, string) error { return does() }
+		cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
+			if _, panicked := errors.AsType[*PanicError](err); !panicked {
+				t.Errorf("it is told of %v", err)
+			}
+			told++
+		}
+	})
+	ctx := klog.NewContext(t.Context(), klog.Logger{})
+	panics, yes, no := func() error { panic("p") }, func() error { return nil }, func() error { return errFailed }
+	for i, step := range []struct {
+		does func() error
+		told int
+	}{{no, 0}, {panics, 1}, {panics, 1}, {yes, 1}, {panics, 2}, {no, 2}, {panics, 3}} {
+		does = step.does
+		if err := c.gates.ask(ctx, "n"); (err == nil) != (i == 3) || told != step.told {
+			t.Errorf("call %d: %v, and %d errors are reported", i, err, told)
+		}
+	}
+	stopped, cancel := context.WithCancel(ctx)
+	cancel()
+	does = panics
+	told = 0
+	if err := c.gates.ask(stopped, "other"); err == nil || told != 0 {
+		t.Errorf("after Run: %v, and %d errors are reported", err, told)
+	}
+	c.gates.room.Wait()
+}

@@ -1,0 +1,247 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/statuserr"
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
+)
+
+// The record of a pod that counted as lost must no longer say so, or its loss would be believed at
+// once after a restart.
+func TestTheRecordOfAPodThatIsNotLostIsWritten(t *testing.T) {
+	c := atRest(t, func(cfg *Config) { cfg.Checkpoint = &failing{} })
+	obj := podOf("a", "u")
+	c.intake.onUpdate(obj)
+	c.pods.apply(c.pods.pods["u"], c.pods.moment(), core.ListEnded{Seq: c.pods.tick(), First: true, Open: true})
+	pod, at := c.pods.pods["u"], c.pods.moment()
+	call := func(op core.Op) {
+		s := pod.Next(at.Since, core.Calls, true)
+		if s.Op != op {
+			t.Fatalf("%q is due, want %q", s.Op, op)
+		}
+		c.pods.apply(pod, at, core.Called{Seq: c.pods.tick(), Action: s})
+		c.pods.apply(pod, at, core.Returned{Seq: c.pods.tick(), Report: &core.Report{}, Saved: op == core.Start})
+	}
+	call(core.Start)
+	held := State{Ref: RefOf(obj)}
+	c.lister.apply(at, c.pods.tick(), &held, 1)
+	for range 2 {
+		at.Since += time.Hour
+		c.pods.apply(pod, at, core.ListEnded{Seq: c.pods.tick(), Open: true})
+	}
+	call(core.Save)
+	c.pods.clean()
+	c.lister.apply(at, c.pods.tick(), &held, 1)
+	if pod.Next(at.Since, core.Calls, true).Op != core.Save || !pod.dirty {
+		t.Errorf("%q is due, and the loop knows: %v", pod.Next(at.Since, core.Calls, true).Op, pod.dirty)
+	}
+}
+
+// The pods of the Checkpoint start if the API server has not answered for OfflineAfter.
+func TestWhenTheAPIServerCountsAsAway(t *testing.T) {
+	code := func(code int) error { return statuserr.New(code, metav1.StatusReasonUnknown, "m") }
+	synctest.Test(t, func(t *testing.T) {
+		r := &reach{}
+		r.begin()
+		for i, step := range []struct {
+			err   error
+			wait  time.Duration // in seconds, of 100
+			never bool
+		}{
+			{errFailed, 99, false},
+			{code(502), 98, false}, {code(503), 97, false}, {code(504), 96, false},
+			{code(501), 100, false},
+			{errFailed, 100, false}, {errFailed, 99, false},
+			{code(505), 100, false},
+			{errFailed, 100, false}, {errFailed, 99, false},
+			{errAnswer, 100, false},
+			{errFailed, 100, false}, {errFailed, 99, false},
+			{nil, 100, false},
+			{code(404), 100, false},
+			{code(403), 100, true},
+			{nil, 100, true},
+		} {
+			time.Sleep(time.Second)
+			r.note(step.err)
+			if wait, never := r.offlineIn(100 * time.Second); wait != step.wait*time.Second || never != step.never {
+				t.Errorf("step %d: %v, never: %v", i, wait, never)
+			}
+		}
+		r = &reach{}
+		r.note(code(401))
+		if _, never := r.offlineIn(0); !never {
+			t.Error("401 is not taken for a refusal")
+		}
+	})
+}
+
+// The API server must have refused to show the pods for a while.
+func TestWhenARefusalCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errFailed)
+		e := &cacheErrors{reach: &reach{}}
+		for i, step := range []struct {
+			err     error
+			refused bool
+		}{
+			{errFailed, false}, {errFailed, false}, {errFailed, false},
+			{forbidden, false}, {errFailed, false}, {forbidden, true}, {errFailed, true},
+			{nil, false}, {forbidden, false}, {forbidden, false}, {forbidden, true}, {nil, false},
+		} {
+			e.refusal(time.Now(), step.err)
+			if err := e.check(2 * time.Second); (err != nil) != step.refused {
+				t.Errorf("step %d: %v", i, err)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// What a record says of a pod that the API shows, or that an instance is found of (nil).
+func TestWhatARecordSays(t *testing.T) {
+	generation := func(n int64, image string) *corev1.Pod {
+		pod := podOf("a", "u")
+		pod.Generation, pod.Spec.Containers = n, []corev1.Container{{Image: image}}
+		return pod
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := atRest(t)
+		now, hour := c.pods.now(), new(time.Now().Add(-time.Hour))
+		end := &core.End{Reason: core.StopEvicted}
+		for name, tc := range map[string]struct {
+			rec   *record
+			shown *corev1.Pod
+			want  core.Saved
+		}{
+			"there is none":            {nil, generation(3, "i"), core.Saved{}},
+			"it can't be read":         {&record{}, generation(3, "i"), core.Saved{Exists: true}},
+			"the pod is the same":      {&record{Pod: generation(3, "i")}, generation(3, "i"), core.Saved{Exists: true, Generation: 3}},
+			"the pod is newer":         {&record{Pod: generation(3, "i")}, generation(4, "j"), core.Saved{Exists: true, Generation: 3}},
+			"it is of another history": {&record{Pod: generation(3, "i")}, generation(3, "j"), core.Saved{Exists: true, Generation: core.NoGeneration}},
+			"the pod is older":         {&record{Pod: generation(3, "i")}, generation(2, "i"), core.Saved{Exists: true, Generation: core.NoGeneration}},
+			"the pod is not known":     {&record{Pod: generation(3, "i")}, nil, core.Saved{Exists: true, Generation: 3}},
+			"it is lost":               {&record{Pod: generation(3, "i"), LostSince: hour}, nil, core.Saved{Exists: true, Generation: 3, Lost: true, LostSince: now - time.Hour}},
+			"it is lost by a clock that was set": {
+				&record{Pod: generation(3, "i"), LostSince: new(time.Now().Add(time.Hour))}, nil, core.Saved{Exists: true, Generation: 3, Lost: true, LostSince: now - 1},
+			},
+			"it ends": {&record{Pod: generation(3, "i"), End: end}, nil, core.Saved{Exists: true, Generation: 3, End: end}},
+		} {
+			if tc.rec != nil {
+				c.records.unclaimed["u"] = tc.rec
+			}
+			if got := c.records.claim("u", tc.shown, now); got != tc.want || len(c.records.unclaimed) > 0 {
+				t.Errorf("%s: %+v, and %d records are left", name, got, len(c.records.unclaimed))
+			}
+		}
+	})
+}
+
+// What the Checkpoint has of pods that can't be read, or of another node, costs no other pod.
+func TestWhichRecordsAreLoaded(t *testing.T) {
+	var says notebook
+	disk := &memory{records: map[types.UID][]byte{}, err: errFailed}
+	c := atRest(t, says.uses, func(cfg *Config) { cfg.Checkpoint = disk })
+	for _, node := range []string{"n", "m", "m"} {
+		pod := podOf("a", types.UID(fmt.Sprint("u", len(disk.records))))
+		pod.Spec.NodeName = node
+		data, err := (&record{Pod: pod}).encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		disk.records[pod.UID] = data
+	}
+	disk.records["broken"], disk.records["another"] = []byte("x"), disk.records["u0"]
+	c.records.load(c.run.callCtx)
+	slices.Sort(says.told)
+	want := []string{"load the checkpoint: it failed", `has 2 records of pods of other nodes: ["m"]`, "record of pod another", "record of pod broken"}
+	if len(c.records.unclaimed) != 3 || c.records.unclaimed["u0"].Pod == nil || c.records.unclaimed["broken"].Pod != nil || c.records.unclaimed["another"].Pod != nil {
+		t.Errorf("%+v", c.records.unclaimed)
+	}
+	for i, text := range want {
+		if len(says.told) != len(want) || !strings.Contains(says.told[i], text) {
+			t.Fatalf("reported %q, want %q", says.told, want)
+		}
+	}
+}
+
+// The records of pods that nothing has are removed, one pass at a time.
+func TestWhichRecordsAreRemoved(t *testing.T) {
+	disk := &memory{records: map[types.UID][]byte{"u": nil, "v": nil}}
+	c := atRest(t, func(cfg *Config) { cfg.Checkpoint = disk })
+	pass := func() {
+		c.records.drop(c.run.callCtx)
+		c.run.calls.Wait()
+	}
+	pass()
+	c.records.unclaimed = map[types.UID]*record{"u": {}, "v": {}}
+	c.records.removing["other"] = true
+	if pass(); len(disk.records) != 2 || len(c.records.unclaimed) != 2 {
+		t.Error("removed while a pass is under way")
+	}
+	delete(c.records.removing, "other")
+	disk.err = errFailed
+	if pass(); len(c.records.unclaimed) != 2 || len(c.records.removing) != 0 {
+		t.Errorf("%d are left, and %d are being removed after a pass that failed", len(c.records.unclaimed), len(c.records.removing))
+	}
+	disk.err = nil
+	if pass(); len(disk.records) != 0 || len(c.records.unclaimed) != 0 || len(c.records.removing) != 0 {
+		t.Errorf("%d are left, and %d are being removed", len(disk.records), len(c.records.removing))
+	}
+	// A pod that comes during the removal waits for it, and its record is not removed again.
+	pod := c.runs(podOf("a", "u"))
+	c.pods.clean()
+	disk.err = errFailed
+	c.records.removing["u"] = true
+	c.records.removeAll(c.run.callCtx, map[types.UID]*record{"u": {}})
+	if !pod.dirty || len(c.records.unclaimed) != 0 || len(c.records.removing) != 0 {
+		t.Errorf("it waits on: %v, and %d records are to be removed", !pod.dirty, len(c.records.unclaimed))
+	}
+}
+
+// Without the API server, pods start from their records. When it is back it decides about those that
+// it does not show.
+func TestWhichPodsStartFromRecords(t *testing.T) {
+	c := atRest(t, func(cfg *Config) { cfg.Checkpoint = &memory{} })
+	c.runs(podOf("known", "known"))
+	c.pods.clean()
+	for _, uid := range []types.UID{"known", "recorded", "shown"} {
+		c.records.unclaimed[uid] = &record{Pod: podOf(string(uid), uid)}
+	}
+	c.records.unclaimed["broken"] = &record{}
+	c.Report(State{Ref: Ref{Namespace: "ns", Name: "recorded", UID: "recorded"}, Status: corev1.PodStatus{Message: "early"}})
+	c.records.goOffline(c.run.callCtx)
+	if len(c.pods.pods) != 3 || len(c.pods.dirty) != 2 || len(c.records.unclaimed) != 2 || c.pods.pods["known"].dirty {
+		t.Errorf("%d pods, %d are dirty, %d records are unclaimed", len(c.pods.pods), len(c.pods.dirty), len(c.records.unclaimed))
+	}
+	if report := c.pods.pods["recorded"].LastReport(); report == nil || report.Message != "early" {
+		t.Errorf("the report that came before is %+v", report)
+	}
+	c.intake.onUpdate(podOf("shown", "shown"))
+	c.pods.clean()
+	woken(c.pods.relist)
+	c.records.goOnline()
+	for name, want := range map[types.UID]bool{"known": false, "shown": false, "recorded": true} {
+		pod := c.pods.pods[name]
+		if suspicion, _ := pod.Suspect(); suspicion.Missing != want || pod.dirty != want {
+			t.Errorf("%s: the API is asked about it: %v, and it is dirty: %v", name, suspicion.Missing, pod.dirty)
+		}
+	}
+	if !woken(c.pods.relist) {
+		t.Error("no List is asked for")
+	}
+}

@@ -1,0 +1,262 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
+)
+
+// The node by which the credentials may ask for a pod is that of the pod, or the one that its
+// instance was started for. The backend of one node has instances of that node only.
+func TestWhoseNodeASuspectIsOf(t *testing.T) {
+	for _, tc := range []struct {
+		started         string
+		exclusive, seen bool
+		want            string
+	}{
+		{"", false, false, ""}, {"", true, false, "n"}, {"m", false, false, "m"}, {"m", true, false, "m"}, {"", false, true, "n"}, {"m", false, true, "n"},
+	} {
+		c := atRest(t)
+		c.suspects.exclusive = tc.exclusive
+		orphan := c.pods.add(RefOf(podOf("a", "u")), core.NewOrphan(&c.pods.rules, 1, 1, core.Saved{}, tc.started))
+		if tc.seen {
+			c.pods.apply(orphan, c.pods.moment(), core.Seen{Version: core.Cached(podOf("a", "u"))})
+		}
+		if got := c.suspects.nodeOf(orphan); got != tc.want {
+			t.Errorf("%+v: %q", tc, got)
+		}
+	}
+}
+
+// Questions that the API does not answer are reported once, until all of a pass are answered.
+func TestWhichQuestionsAreReported(t *testing.T) {
+	told := 0
+	c := atRest(t, func(cfg *Config) { cfg.ErrorHandler = func(context.Context, error, string) { told++ } })
+	answered, failed := question{}, question{err: errFailed}
+	for i, step := range []struct {
+		questions []question
+		told      int
+	}{
+		{nil, 0},
+		{[]question{answered}, 0},
+		{[]question{answered, failed, failed}, 1},
+		{[]question{failed}, 1},
+		{nil, 1},
+		{[]question{failed, answered}, 1},
+		{[]question{answered}, 1},
+		{[]question{failed}, 2},
+	} {
+		if c.suspects.tell(c.run.callCtx, step.questions); told != step.told {
+			t.Errorf("pass %d: %d errors are reported, want %d", i, told, step.told)
+		}
+	}
+}
+
+// The API is asked about the next suspect when it is due, and about those that the next List shows
+// after it.
+func TestWhenSuspectsAreLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := atRest(t, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return nil } })
+		expect := func(what string, wait time.Duration) {
+			t.Helper()
+			if questions, idle := c.suspects.due(); len(questions) > 0 || !idle {
+				t.Fatalf("%s: %d are due, idle: %v", what, len(questions), idle)
+			}
+			if got := c.suspects.askAll(c.run.callCtx); got != wait {
+				t.Errorf("%s: the next one is due in %v, want %v", what, got, wait)
+			}
+		}
+		expect("nothing is known", suspectIdle)
+		c.runs(podOf("a", "u"))
+		expect("a pod runs", suspectIdle)
+		orphan := c.pods.add(RefOf(podOf("b", "v")), core.NewOrphan(&c.pods.rules, c.pods.now(), c.pods.tick(), core.Saved{}, "n"))
+		c.pods.apply(orphan, c.pods.moment(), core.Reported{Seq: c.pods.tick(), Report: &core.Report{}, FP: 1})
+		expect("an orphan was found", suspectIdle)
+		suspicion, _ := orphan.Suspect()
+		time.Sleep(suspicion.Due - c.pods.now() - 1)
+		expect("it is due soon", suspectIdle)
+		time.Sleep(1)
+		if questions, idle := c.suspects.due(); len(questions) != 0 || !idle {
+			t.Error("the API is asked behind a gate")
+		}
+		c.gates.get("n").state = gateOpen
+		if questions, idle := c.suspects.due(); len(questions) != 1 || idle || questions[0].t != orphan || questions[0].node != "n" || questions[0].missing {
+			t.Errorf("%+v", questions)
+		}
+		c.pods.apply(orphan, c.pods.moment(), core.SuspectAnswered{Answer: core.AnswerGone})
+		c.pods.apply(orphan, c.pods.moment(), core.SuspectHeld{})
+		expect("too many are gone", time.Minute)
+		time.Sleep(time.Minute - 1)
+		expect("it is asked about soon", core.MissingDelay)
+		c.suspects.hold.on = true
+		if questions, idle := c.suspects.due(); len(questions) != 0 || idle {
+			t.Error("nothing says that pods are no longer held back")
+		}
+	})
+}
+
+// What the answers to a GET say of a pod, also to a suspect.
+func TestWhatAGetSays(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	forbidden := apierrors.NewForbidden(pods, "a", errFailed)
+	managed := podOf("a", "u")
+	managed.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
+	listed := func(version string, items ...corev1.Pod) *corev1.PodList {
+		return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: items}
+	}
+	for name, tc := range map[string]struct {
+		pod     *corev1.Pod
+		err     error
+		list    *corev1.PodList
+		listErr error
+		there   bool
+		want    error
+		answer  core.Answer
+	}{
+		"it is there":              {managed, nil, nil, nil, true, nil, core.AnswerThere},
+		"another one is":           {podOf("a", "v"), nil, nil, nil, false, nil, core.AnswerGone},
+		"an empty answer":          {&corev1.Pod{}, nil, nil, nil, false, errAnswer, core.AnswerNone},
+		"it is gone":               {nil, apierrors.NewNotFound(pods, "a"), nil, nil, false, nil, core.AnswerGone},
+		"a 404 of a proxy":         {nil, apierrors.NewNotFound(schema.GroupResource{}, ""), nil, nil, false, errSome, core.AnswerNone},
+		"no answer":                {nil, errFailed, nil, nil, false, errFailed, core.AnswerNone},
+		"hidden, and listed":       {nil, forbidden, listed("7", *managed), nil, true, nil, core.AnswerThere},
+		"hidden, another listed":   {nil, forbidden, listed("7", *podOf("a", "v")), nil, false, nil, core.AnswerGone},
+		"hidden, and not listed":   {nil, forbidden, listed("7"), nil, false, nil, core.AnswerGone},
+		"hidden, an empty answer":  {nil, forbidden, listed(""), nil, false, errAnswer, core.AnswerNone},
+		"hidden, and no answer":    {nil, forbidden, nil, errFailed, false, errFailed, core.AnswerNone},
+		"hidden, the node unknown": {nil, forbidden, nil, nil, false, errUnconfirmed, core.AnswerForbidden},
+	} {
+		selectors := 0
+		client := &api{
+			get: func() (*corev1.Pod, error) { return tc.pod.DeepCopy(), tc.err },
+			list: func(opts metav1.ListOptions) (*corev1.PodList, error) {
+				if opts.FieldSelector == "metadata.name=a,spec.nodeName=n" {
+					selectors++
+				}
+				return tc.list, tc.listErr
+			},
+		}
+		node := "n"
+		if tc.want == errUnconfirmed {
+			node = ""
+		}
+		pod, err := getPod(t.Context(), client, RefOf(managed), node)
+		if (pod != nil) != tc.there || (err != nil) != (tc.want != nil) || tc.want != nil && tc.want != errSome && !errors.Is(err, tc.want) {
+			t.Errorf("%s: %+v, %v", name, pod, err)
+		}
+		if pod != nil && (pod.UID != "u" || pod.ManagedFields != nil) {
+			t.Errorf("%s: %+v", name, pod)
+		}
+		if want := tc.list != nil || tc.listErr != nil; (selectors == 1) != want {
+			t.Errorf("%s: it was listed %d times", name, selectors)
+		}
+
+		seen := 0
+		c := atRest(t, func(cfg *Config) {
+			cfg.Client = client
+			cfg.Hooks.APICall = func(APICall) { seen++ }
+		})
+		q := question{t: c.runs(podOf("a", "u")), node: node}
+		c.suspects.ask(t.Context(), &q)
+		if q.answer != tc.answer || (q.err != nil) != (tc.answer == core.AnswerNone) || seen != 1 {
+			t.Errorf("%s: the answer is %v, %v after %d requests", name, q.answer, q.err, seen)
+		}
+	}
+}
+
+var errSome = errors.New("some error")
+
+// An instance that the informer has is a pod that Owns has refused. The informer can't say that of a
+// pod that it has missed, nor of another one of its name.
+func TestWhichSuspectsTheInformerDecides(t *testing.T) {
+	for _, tc := range []struct {
+		uid     types.UID // of the pod that the informer has
+		missing bool
+		asked   bool
+	}{{"u", false, false}, {"u", true, true}, {"v", false, true}, {"", false, true}} {
+		asked := false
+		c := atRest(t, func(cfg *Config) {
+			cfg.Client = &api{get: func() (*corev1.Pod, error) {
+				asked = true
+				return podOf("a", "u"), nil
+			}}
+		})
+		if tc.uid != "" {
+			if err := c.intake.informer.GetIndexer().Add(podOf("a", tc.uid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		q := question{t: c.runs(podOf("a", "u")), node: "n", missing: tc.missing}
+		if c.suspects.ask(t.Context(), &q); asked != tc.asked || q.answer != core.AnswerThere {
+			t.Errorf("%+v: the API was asked: %v, the answer is %v", tc, asked, q.answer)
+		}
+	}
+}
+
+// What the API says of suspects that have changed in the meantime counts for nothing.
+func TestWhichAnswersAboutSuspectsCount(t *testing.T) {
+	var says notebook
+	for name, tc := range map[string]struct {
+		missing bool
+		answer  core.Answer
+		before  func(*Controller, *entry)
+		dirty   bool
+		dropped []string
+		told    int
+		ends    bool
+	}{
+		"a missing pod is there":       {true, core.AnswerThere, nil, true, nil, 0, false},
+		"a missing pod is gone":        {true, core.AnswerGone, nil, true, nil, 0, true},
+		"nothing is known":             {true, core.AnswerNone, nil, false, nil, 0, false},
+		"the pod of an orphan exists":  {false, core.AnswerThere, nil, false, []string{DroppedOrphan}, 0, false},
+		"the pod of an orphan is gone": {false, core.AnswerGone, nil, true, nil, 0, true},
+		"it may exist":                 {false, core.AnswerForbidden, nil, false, []string{DroppedUnconfirmed}, 1, false},
+		"it may exist, again":          {false, core.AnswerForbidden, func(_ *Controller, t *entry) { t.reported = true }, false, nil, 0, false},
+		"a missing pod is back": {true, core.AnswerGone, func(c *Controller, t *entry) {
+			c.intake.onUpdate(podOf("a", "u"))
+			c.pods.clean()
+		}, false, nil, 0, false},
+		"it is forgotten": {true, core.AnswerGone, func(c *Controller, t *entry) { c.pods.remove(t) }, false, nil, 0, false},
+		"the gate closes": {true, core.AnswerGone, func(c *Controller, t *entry) { c.gates.get("n").state = gateClosed }, false, nil, 0, false},
+	} {
+		says = notebook{}
+		c := atRest(t, says.uses, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return nil } })
+		c.gates.get("n").state = gateOpen
+		for i := range 9 {
+			c.runs(podOf(fmt.Sprint(i), types.UID(fmt.Sprint(i)))) // so that one is not all that there is
+		}
+		var suspect *entry
+		if tc.missing {
+			suspect = c.runs(podOf("a", "u"))
+			c.intake.onDelete(cache.DeletedFinalStateUnknown{Obj: podOf("a", "u")})
+		} else {
+			suspect = c.pods.add(RefOf(podOf("a", "u")), core.NewOrphan(&c.pods.rules, 1, 1, core.Saved{}, "n"))
+			c.pods.apply(suspect, c.pods.moment(), core.Reported{Seq: c.pods.tick(), Report: &core.Report{}, FP: 1})
+		}
+		c.pods.clean()
+		if tc.before != nil {
+			tc.before(c, suspect)
+		}
+		c.suspects.apply(c.run.callCtx, []question{{t: suspect, answer: tc.answer, missing: tc.missing}})
+		c.flush()
+		if _, ends := suspect.Ending(); suspect.dirty != tc.dirty || ends != tc.ends || !slices.Equal(says.dropped, tc.dropped) || len(says.told) != tc.told {
+			t.Errorf("%s: it is dirty: %v, ends: %v, dropped %q, reported %q", name, suspect.dirty, ends, says.dropped, says.told)
+		}
+	}
+}
