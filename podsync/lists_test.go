@@ -197,9 +197,10 @@ func TestEachFailureOfListIsReportedOnce(t *testing.T) {
 			err  error
 			told int
 		}{{errFailed, 1}, {nil, 1}, {errFailed, 2}} {
+			synctest.Wait()
+			before := seen
 			provider.err.Store(&step.err)
 			wake(c.pods.relist)
-			before := seen
 			time.Sleep(5 * time.Minute)
 			synctest.Wait()
 			if told != step.told || woken(c.pods.verify) != (step.err == nil) {
