@@ -271,6 +271,7 @@ func TestResultsOfCalls(t *testing.T) {
 		"a delay":                {core.Start, RetryAfter(errFailed, time.Hour), core.Failed, time.Hour},
 		"the shortest delay":     {core.Start, RetryAfter(errFailed, 0), core.Failed, time.Second},
 		"a delay below nothing":  {core.Start, RetryAfter(errFailed, -time.Hour), core.Failed, time.Second},
+		"almost no delay":        {core.Start, RetryAfter(errFailed, 1), core.Failed, 1},
 		"a panic is no answer":   {core.Stop, contain("Stop", func() error { panic(notFound) }), core.Failed, 0},
 		"a panic is no decision": {core.Start, contain("Start", func() error { panic(Reject("R", "m")) }), core.Failed, 0},
 		"a rejection with delay": {core.Start, RetryAfter(Reject("R", "m"), time.Hour), core.Refused, time.Hour},

@@ -455,11 +455,9 @@ func (f *fingerprints) of(st *State) uint64 {
 		*buffer = make([]byte, 0, 2*size)
 	}
 	b := (*buffer)[:size]
-	// The encoding is the API's own, with maps in order of their keys.
-	n, err := st.Status.MarshalToSizedBuffer(b)
-	if err != nil {
-		n = 0 // can't happen: the buffer has the size asked for
-	}
+	// The encoding is the API's own, with maps in order of their keys. It can't fail: the buffer has
+	// the size asked for.
+	n, _ := st.Status.MarshalToSizedBuffer(b)
 	var h maphash.Hash
 	h.SetSeed(f.seed)
 	_, _ = h.Write(b[size-n:])

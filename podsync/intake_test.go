@@ -4,11 +4,14 @@
 package podsync
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
@@ -93,6 +96,8 @@ func TestWhichPodsAreTaken(t *testing.T) {
 	if got := c.pods.pods["a"].Version(); got.ResourceVersion() != "2" {
 		t.Error("a change of a pod that is known was not taken")
 	}
+	c.intake.handlers().OnUpdate("no pod", changed)
+	c.intake.handlers().OnUpdate(changed, "no pod")
 	owns = yes
 	if c.intake.askOwnsAgain(); asked != 3 || len(c.intake.undecided) != 0 {
 		t.Error("Owns was asked about a pod that the informer no longer has, or is asked again and again")
@@ -110,6 +115,8 @@ func TestWhichPodsAreTaken(t *testing.T) {
 // name. Only the first is certain. It says nothing of an instance whose pod it never had.
 func TestWhatAnInformerSaysOfAPodThatIsGone(t *testing.T) {
 	a, other, older := podOf("a", "u"), podOf("a", "v"), podOf("a", "v")
+	last := podOf("a", "u")
+	last.ResourceVersion = "7"
 	a.ResourceVersion, other.ResourceVersion, older.ResourceVersion = "5", "6", "4"
 	deleted := func(obj any) func(*Controller) { return func(c *Controller) { c.intake.handlers().OnDelete(obj) } }
 	replaced := func(by *corev1.Pod) func(*Controller) {
@@ -125,7 +132,7 @@ func TestWhatAnInformerSaysOfAPodThatIsGone(t *testing.T) {
 		says                    func(*Controller)
 		ends, missing, restored bool
 	}{
-		"an event":                        {deleted(a), true, false, false},
+		"an event":                        {deleted(last), true, false, false},
 		"an event about another pod":      {deleted(other), false, false, false},
 		"a list":                          {deleted(cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: a}), false, true, false},
 		"a list, the pod is not known":    {deleted(cache.DeletedFinalStateUnknown{Key: "ns/a"}), false, true, false},
@@ -146,11 +153,51 @@ func TestWhatAnInformerSaysOfAPodThatIsGone(t *testing.T) {
 		if ends != tc.ends || suspicion.Missing != tc.missing || pod.dirty != (ends || suspicion.Missing) || pod.Cached() == pod.dirty || orphan.dirty {
 			t.Errorf("%s: it ends: %v, is missing: %v, and dirty: %v", name, ends, suspicion.Missing, pod.dirty)
 		}
+		if version := pod.Version(); name == "an event" && version.ResourceVersion() != "7" {
+			t.Error("the last version is not taken")
+		}
 		// A pod that was missing since a restore is not gone because there is another one.
 		next := podOf("a", "x")
 		c.intake.onUpdate(next)
 		if _, ends := pod.Ending(); ends != !tc.restored {
 			t.Errorf("%s: another pod ends it: %v", name, ends)
 		}
+	}
+}
+
+// The number of reports that wait is limited. One that waits already is replaced by the next one.
+func TestHowManyReportsWait(t *testing.T) {
+	var says notebook
+	c := atRest(t, says.uses)
+	for i := range maxEarly - 1 {
+		c.reports.early[types.UID(fmt.Sprint("other", i))] = early{}
+	}
+	orphan := func(uid types.UID) *entry {
+		pod := c.pods.add(RefOf(podOf(string(uid), uid)), core.NewOrphan(&c.pods.rules, 1, 1, core.Saved{}, ""))
+		ended := &core.Report{Stopped: true, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}}}
+		c.pods.apply(pod, c.pods.moment(), core.Reported{Seq: c.pods.tick(), Report: ended, FP: 1})
+		return pod
+	}
+	reports := func(name, message string) {
+		c.Report(State{Ref: RefOf(podOf(name, types.UID(name))), Status: corev1.PodStatus{Message: message}})
+		c.flush()
+	}
+	reports("a", "first")
+	reports("a", "second")
+	if n, got := len(c.reports.early), c.reports.early["a"].event.Report.Status.Message; n != maxEarly || got != "second" || len(says.dropped) != 0 {
+		t.Errorf("%d reports wait, and the last one says %q", n, got)
+	}
+	reports("b", "too many")
+	c.reports.keep(orphan("o"))
+	if n := len(c.reports.early); n != maxEarly || !slices.Equal(says.dropped, []string{DroppedUnknown}) {
+		t.Errorf("%d reports wait, dropped %q", n, says.dropped)
+	}
+	delete(c.reports.early, "a")
+	if c.reports.keep(orphan("p")); len(c.reports.early) != maxEarly {
+		t.Error("the exit codes of an orphan are forgotten")
+	}
+	delete(c.reports.early, "p")
+	if c.reports.keep(c.runs(podOf("r", "r"))); len(c.reports.early) != maxEarly-1 {
+		t.Error("the report of a pod that was seen is kept")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -368,6 +369,28 @@ func TestAnOrphanWhoseNameIsWantedIsAskedAbout(t *testing.T) {
 		c.lister.conclude(orphan, at, c.pods.tick())
 		if suspicion, _ := orphan.Suspect(); (suspicion.Due <= at.Since) != wanted {
 			t.Errorf("its name is wanted: %v, and it is asked about in %v", wanted, suspicion.Due-at.Since)
+		}
+	}
+}
+
+// A pod that was seen after a List had begun waits for the next one, unless it is the first List: no
+// earlier call can be under way then.
+func TestWhichListDecidesAboutANewPod(t *testing.T) {
+	for _, synced := range []bool{false, true} {
+		c := atRest(t)
+		c.pods.synced = synced
+		begin := c.pods.tick()
+		pod := podOf("a", "u")
+		pod.Status.Phase = corev1.PodRunning // else the last List is enough
+		c.intake.onUpdate(pod)
+		c.pods.clean()
+		for list, seq := range []uint64{begin, c.pods.tick()} {
+			c.lister.conclude(c.pods.pods["u"], c.pods.moment(), seq)
+			if _, decided := c.pods.pods["u"].MayBeLost(); decided != (list == 1 || !synced) || decided != c.pods.pods["u"].dirty {
+				t.Errorf("synced: %v, List %d decides: %v, and the pod is dirty: %v", synced, list, decided, c.pods.pods["u"].dirty)
+			}
+			c.pods.clean()
+			c.pods.synced = true
 		}
 	}
 }

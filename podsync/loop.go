@@ -55,14 +55,13 @@ type entry struct {
 	ref  Ref
 	next *entry // the next pod of the same namespace and name
 
-	stage       core.Stage // as last published
-	blocking    bool       // as last published to the pods of its name
-	dirty       bool
-	queued      [queueCount]bool
-	reported    bool       // it was reported that the orphan is kept
-	illegalTold bool       // an illegal step was reported
-	shown       uint64     // when the last List that shows it began
-	slot        queue.Slot // in table.wakes
+	stage    core.Stage // as last published
+	blocking bool       // as last published to the pods of its name
+	dirty    bool
+	queued   [queueCount]bool
+	reported bool       // it was reported that the orphan is kept
+	shown    uint64     // when the last List that shows it began
+	slot     queue.Slot // in table.wakes
 
 	cancel [2]context.CancelFunc // by core.Lane
 
@@ -123,11 +122,10 @@ func (b *table) tick() uint64 {
 	return b.seq
 }
 
-// apply applies an event to a pod. An illegal step is reported once.
+// apply applies an event to a pod. An illegal step is reported.
 func (b *table) apply(t *entry, at core.Moment, event core.Event) core.News {
 	news, err := t.Apply(at, event)
-	if err != nil && !t.illegalTold {
-		t.illegalTold = true
+	if err != nil {
 		err = explain("follow", t.ref, err)
 		b.later(func() { report.Tell(b.run.callCtx, b.handler, err, "A pod took an illegal step: please report it") })
 	}
@@ -393,7 +391,7 @@ func (l *loop) round(ctx context.Context) (wait time.Duration, finished bool) {
 	}
 	next := min(l.startQueued(ctx, at), b.wakes.Next())
 	wait = min(idleBeat, next-at.Since)
-	finished = b.draining && len(b.dirty) == 0 && l.idle()
+	finished = b.draining && l.idle()
 	effects := b.effects
 	b.effects = nil
 	b.mu.Unlock()

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/events"
 
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
@@ -604,21 +605,28 @@ func TestInWhichQueueARequestWaits(t *testing.T) {
 	}
 }
 
-// The answer to a write is kept without its managedFields, which are larger than the rest.
-func TestAnAnswerIsKeptWithoutManagedFields(t *testing.T) {
-	c := atRest(t, func(cfg *Config) {
-		cfg.Client = &api{patch: func([]byte) (*corev1.Pod, error) {
-			answer := podOf("a", "u")
-			answer.ResourceVersion, answer.ManagedFields = "2", []metav1.ManagedFieldsEntry{{Manager: "m"}}
-			return answer, nil
-		}}
-	})
-	pod, at := c.due(podOf("a", "u"))
-	call := c.pods.apply(pod, at, core.Sent{Action: pod.Next(at.Since, core.Writes, true)}).Call
-	c.loop.writer.running++
-	c.loop.writer.patch(c.run.apiCtx, pod, call)
-	if got := pod.Pod(); got.ResourceVersion != "2" || got.ManagedFields != nil {
-		t.Errorf("%+v", got.ObjectMeta)
+// The answer to a write is kept without its managedFields, which are larger than the rest. If it has
+// the status that was sent, nothing is left to write.
+func TestWhatIsKeptOfAnAnswer(t *testing.T) {
+	for _, same := range []bool{false, true} {
+		answer := podOf("a", "u")
+		answer.ResourceVersion, answer.ManagedFields = "2", []metav1.ManagedFieldsEntry{{Manager: "m"}}
+		c := atRest(t, func(cfg *Config) {
+			cfg.Client = &api{patch: func([]byte) (*corev1.Pod, error) { return answer, nil }}
+		})
+		pod, at := c.due(podOf("a", "u"))
+		call := c.pods.apply(pod, at, core.Sent{Action: pod.Next(at.Since, core.Writes, true)}).Call
+		if same {
+			answer.Status, _ = podstatus.Next(call.Base, call.Update)
+		}
+		c.loop.writer.running++
+		c.loop.writer.patch(c.run.apiCtx, pod, call)
+		if got := pod.Pod(); got.ResourceVersion != "2" || got.ManagedFields != nil {
+			t.Errorf("%+v", got.ObjectMeta)
+		}
+		if next := pod.Next(at.Since+time.Hour, core.Writes, true).Op; (next == "") != same {
+			t.Errorf("the answer has what was sent: %v, and %q is next", same, next)
+		}
 	}
 }
 
@@ -651,6 +659,149 @@ func TestHowAPatchIsExtended(t *testing.T) {
 		}
 		if got := string(annotate(body, pod, tc.annotations)); got != tc.want {
 			t.Errorf("annotations %v: %s", tc.annotations, got)
+		}
+	}
+}
+
+// A gate that closes and opens again while it is asked may have let another process act: the call that
+// was planned before is not made.
+func TestAGateThatWasClosedInBetweenEndsACall(t *testing.T) {
+	provider := &everything{}
+	var c *Controller
+	c = atRest(t, func(cfg *Config) {
+		cfg.Provider = provider
+		cfg.Gate = func(ctx context.Context, node string) error {
+			c.pods.mu.Lock()
+			defer c.pods.mu.Unlock()
+			c.gates.close(ctx, node, errFailed)
+			c.gates.open(ctx, node)
+			return nil
+		}
+	})
+	pod, at := c.due(podOf("a", "u"))
+	c.gates.get("n").state = gateOpen
+	c.pods.rules.Admits, c.pods.rules.Annotates = false, false
+	c.pods.mu.Lock()
+	c.loop.caller.start(pod, at, false)
+	if pod.InFlight(core.Calls) == nil {
+		t.Error("nothing is under way")
+	}
+	c.pods.mu.Unlock()
+	c.run.calls.Wait()
+	if provider.did != "" || pod.InFlight(core.Calls) != nil || !c.loop.caller.idle() || c.gates.get("n").state != gateOpen {
+		t.Errorf("%q was called, or a call is under way", provider.did)
+	}
+}
+
+// A write that succeeds after failures ends the backoff of its namespace. A GET says nothing of
+// writes, and the first write of a pod nothing of failures.
+func TestWhichSuccessesEndABackoff(t *testing.T) {
+	for name, tc := range map[string]struct {
+		op    core.Op
+		fails bool // the pod has failed before
+		want  bool
+	}{
+		"a write after a failure": {core.Patch, true, true},
+		"a write":                 {core.Patch, false, false},
+		"a GET after a failure":   {core.Get, true, false},
+	} {
+		c := atRest(t)
+		waiting, at := c.due(podOf("a", "u"))
+		works := c.runs(podOf("b", "v"))
+		fail := func(pod *entry) {
+			c.pods.apply(pod, at, core.Sent{Action: core.Action{Op: core.Patch}})
+			c.pods.apply(pod, at, core.WriteFailed{After: time.Hour})
+		}
+		if fail(waiting); tc.fails {
+			fail(works)
+		}
+		call := c.pods.apply(works, at, core.Sent{Action: core.Action{Op: tc.op}}).Call
+		c.loop.writer.running++
+		if tc.op == core.Get {
+			c.loop.writer.finish(works, call, nil, core.Read{Pod: podOf("b", "v")})
+		} else {
+			c.loop.writer.finish(works, call, nil, core.Stored{Pod: podOf("b", "v")})
+		}
+		if due := waiting.Next(at.Since, core.Writes, true).Op != ""; due != tc.want {
+			t.Errorf("%s: another pod is due: %v", name, due)
+		}
+	}
+}
+
+// What the answers to a PATCH mean.
+func TestWhatTheAnswersToAPatchMean(t *testing.T) {
+	pods, kind := schema.GroupResource{Resource: "pods"}, schema.GroupKind{Kind: "Pod"}
+	invalid := func(path ...string) error {
+		return apierrors.NewInvalid(kind, "a", field.ErrorList{field.Invalid(field.NewPath(path[0], path[1:]...), "x", "m")})
+	}
+	var says notebook
+	for name, tc := range map[string]struct {
+		annotated bool
+		err       error
+		failures  int
+		dropped   []string
+		next      core.Op // a day later
+	}{
+		"a conflict":                         {false, apierrors.NewConflict(pods, "a", errFailed), 1, nil, core.Get},
+		"the pod is gone":                    {false, apierrors.NewNotFound(pods, "a"), 0, nil, core.Get},
+		"another pod of its name":            {false, invalid("metadata", "uid"), 0, nil, core.Get},
+		"no answer":                          {false, errFailed, 1, nil, core.Get},
+		"forbidden":                          {false, apierrors.NewForbidden(pods, "a", errFailed), 1, nil, core.Patch},
+		"an invalid status":                  {false, invalid("status", "phase"), 0, []string{DroppedInvalid}, ""},
+		"an invalid annotation":              {true, invalid("metadata", "annotations"), 0, []string{DroppedInvalid}, core.Patch},
+		"an annotation that it did not send": {false, invalid("metadata", "annotations"), 1, nil, core.Patch},
+		"another invalid field":              {false, invalid("spec", "x"), 1, nil, core.Patch},
+	} {
+		says = notebook{}
+		c := atRest(t, says.uses, func(cfg *Config) {
+			cfg.Client = &api{patch: func([]byte) (*corev1.Pod, error) { return nil, tc.err }}
+		})
+		pod := c.runs(podOf("a", "u"))
+		if tc.annotated {
+			c.pods.apply(pod, c.pods.moment(), core.Reported{Seq: c.pods.tick(), Report: &core.Report{Annotations: map[string]string{"k": "v"}}, FP: 2})
+		}
+		at := c.pods.moment()
+		call := c.pods.apply(pod, at, core.Sent{Action: core.Action{Op: core.Patch}}).Call
+		c.loop.writer.running++
+		c.loop.writer.patch(c.run.apiCtx, pod, call)
+		c.flush()
+		at.Since += 24 * time.Hour
+		if next := pod.Next(at.Since, core.Writes, true).Op; pod.Failures(core.Writes) != tc.failures || !slices.Equal(says.dropped, tc.dropped) || next != tc.next {
+			t.Errorf("%s: %d failures, dropped %q, and %q is next", name, pod.Failures(core.Writes), says.dropped, next)
+		}
+	}
+}
+
+// Those that wait for the name of an orphan are the pods that the informer has, that are to run and that
+// the provider does not hold.
+func TestWhoWaitsForAnOrphan(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		c := atRest(t)
+		orphan := c.pods.add(RefOf(podOf("a", "orphan")), core.NewOrphan(&c.pods.rules, 1, 1, core.Saved{}, ""))
+		if held {
+			c.pods.apply(orphan, c.pods.moment(), core.Reported{Seq: c.pods.tick(), Report: &core.Report{}, FP: 1})
+		}
+		c.due(podOf("a", "waits"))
+		c.due(podOf("a", "waits, too"))
+		c.due(podOf("b", "of another name"))
+		c.runs(podOf("a", "runs"))
+		ends, _ := c.due(podOf("a", "ends"))
+		c.pods.apply(ends, c.pods.moment(), core.Evicted{})
+		c.pods.add(RefOf(podOf("a", "another orphan")), core.NewOrphan(&c.pods.rules, 1, 1, core.Saved{}, ""))
+		var waiting []types.UID
+		for pod := range c.pods.waiters(orphan) {
+			waiting = append(waiting, pod.ref.UID)
+		}
+		slices.Sort(waiting)
+		want := []types.UID{"waits", "waits, too"}
+		if !held {
+			want = nil // it is in nobody's way
+		}
+		if !slices.Equal(waiting, want) {
+			t.Errorf("the orphan is held: %v, and %q wait", held, waiting)
+		}
+		for range c.pods.waiters(orphan) {
+			break
 		}
 	}
 }

@@ -5,6 +5,7 @@ package podsync
 
 import (
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
 	"testing"
@@ -243,5 +244,21 @@ func TestWhichPodsStartFromRecords(t *testing.T) {
 	}
 	if !woken(c.pods.relist) {
 		t.Error("no List is asked for")
+	}
+}
+
+// A record whose checksum is right may be of a later version of the format.
+func TestARecordThatIsNotUnderstoodIsAnError(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"pod":{"metadata":{"uid":"u"}}}`:                true,
+		`{"pod":{"metadata":{"uid":"u"}},"lostSince":{}}`: false,
+		`{"pod":{"metadata":{"uid":"v"}}}`:                false,
+		`{}`:                                              false,
+		`{`:                                               false,
+	} {
+		data := append(fmt.Appendf(nil, recordHeader, crc32.Checksum([]byte(body), crcTable)), body...)
+		if _, err := decodeRecord("u", data); (err == nil) != want {
+			t.Errorf("%s: %v", body, err)
+		}
 	}
 }

@@ -112,23 +112,54 @@ func TestABurstIsNotRateLimited(t *testing.T) {
 
 // Run returned while its workers went on.
 func TestRunWaitsForItsCalls(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		slow := make(chan struct{})
-		w.provider.OnAdmit(func(context.Context, *corev1.Pod, iter.Seq[*corev1.Pod]) error {
-			<-slow
-			return nil
+	for _, call := range []string{"Admit", "Watch"} {
+		bubble(t, podsynctest.Options{}, func(w *world) {
+			slow := make(chan struct{})
+			if call == "Watch" {
+				w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+					return watchWith{p, func() error {
+						<-slow
+						return nil
+					}}
+				}
+			}
+			w.run()
+			if call == "Admit" {
+				w.provider.OnAdmit(func(context.Context, *corev1.Pod, iter.Seq[*corev1.Pod]) error {
+					<-slow
+					return nil
+				})
+			}
+			w.bind(newPod("a"))
+			w.cancel()
+			pass(time.Hour)
+			select {
+			case <-w.done:
+				t.Errorf("Run has returned during a call of %s", call)
+			default:
+			}
+			close(slow)
+			<-w.done
 		})
-		w.bind(newPod("a"))
-		w.cancel()
-		pass(time.Hour)
-		select {
-		case <-w.done:
-			t.Error("Run has returned during a call")
-		default:
+	}
+}
+
+// An informer that others use goes on after Run. It must not call Owns then.
+func TestOwnsIsNotCalledAfterRun(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		calls := 0
+		w.cfg.Informer = w.informer("", nil)
+		w.cfg.Owns = func(*corev1.Pod) bool {
+			calls++
+			return true
 		}
-		close(slow)
-		<-w.done
+		w.run()
+		w.bind(newPod("a"))
+		w.stop()
+		w.bind(newPod("b"))
+		if calls != 1 {
+			t.Errorf("Owns was called %d times", calls)
+		}
 	})
 }
 

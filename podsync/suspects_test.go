@@ -260,3 +260,26 @@ func TestWhichAnswersAboutSuspectsCount(t *testing.T) {
 		}
 	}
 }
+
+// A question that Run has canceled has no answer, and is no error.
+func TestNoAnswerAfterRunCounts(t *testing.T) {
+	for _, over := range []bool{false, true} {
+		var says notebook
+		c := atRest(t, says.uses, func(cfg *Config) {
+			cfg.Client = &api{get: func() (*corev1.Pod, error) { return nil, errFailed }}
+		})
+		pod := c.runs(podOf("a", "u"))
+		c.intake.onDelete(cache.DeletedFinalStateUnknown{Obj: podOf("a", "u")})
+		c.pods.epoch = c.pods.epoch.Add(-core.MissingDelay) // it is due
+		ctx, cancel := context.WithCancel(c.run.callCtx)
+		if over {
+			cancel()
+		}
+		c.suspects.askAll(ctx)
+		c.flush()
+		if suspicion, _ := pod.Suspect(); suspicion.Unsure == over || (len(says.told) == 0) != over {
+			t.Errorf("Run is over: %v, and the question was not answered: %v, reported %q", over, suspicion.Unsure, says.told)
+		}
+		cancel()
+	}
+}
