@@ -163,3 +163,32 @@ func TestIteratorsEnd(t *testing.T) {
 		break
 	}
 }
+
+// What Get says of a pod, by its UID or its name.
+func TestWhatInfoSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := atRest(t)
+		pod, _ := c.due(podOf("a", "u"))
+		call := func() {
+			c.pods.apply(pod, c.pods.moment(), core.Called{Seq: c.pods.tick(), Action: core.Action{Op: core.Start}})
+		}
+		call()
+		c.pods.apply(pod, c.pods.moment(), core.Returned{Seq: c.pods.tick(), Result: core.Failed, Err: errFailed, Report: &core.Report{}})
+		time.Sleep(time.Minute)
+		call()
+		since := time.Now()
+		time.Sleep(time.Minute)
+		for _, ref := range []Ref{RefOf(podOf("a", "u")), {Namespace: "ns", Name: "a"}} {
+			info, ok := c.Get(ref)
+			if !ok || info.Ref.UID != "u" || info.Stage != StageStarting || info.Pod.UID != "u" || info.Pod == pod.Pod() || info.Call != OpStart || !info.CallSince.Equal(since) || info.Failures != 1 || info.LastError != errFailed {
+				t.Errorf("%v: %+v", ref, info)
+			}
+		}
+		c.due(podOf("a", "v"))
+		for _, ref := range []Ref{{UID: "w"}, {Namespace: "ns", Name: "b"}, {Namespace: "ns", Name: "a"}} {
+			if info, ok := c.Get(ref); ok {
+				t.Errorf("%v: %+v", ref, info)
+			}
+		}
+	})
+}

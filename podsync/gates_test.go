@@ -8,6 +8,8 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/klog/v2"
@@ -143,4 +145,40 @@ func TestAGateThatPanicsIsReportedOnce(t *testing.T) {
 		t.Errorf("after Run: %v, and %d errors are reported", err, told)
 	}
 	c.gates.room.Wait()
+}
+
+// Gates that are open are asked before a List only, and all of them then.
+func TestWhichGatesAreAsked(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	var answer error
+	c := atRest(t, func(cfg *Config) {
+		cfg.Gate = func(_ context.Context, node string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, node)
+			return answer
+		}
+	})
+	for i, step := range []struct {
+		openToo bool
+		answer  error
+		want    string
+		closed  int
+	}{
+		{false, nil, "closed new", 0}, {false, errFailed, "", 0}, {true, nil, "closed new open", 0}, {true, errFailed, "closed new open", 3}, {false, errFailed, "closed new open", 3}, {false, nil, "closed new open", 0},
+	} {
+		if i == 0 {
+			c.gates.get("open").state = gateOpen
+			c.gates.get("closed").state = gateClosed
+			c.gates.closed = 1
+			c.gates.get("new")
+		}
+		asked, answer = nil, step.answer
+		closed := c.gates.askAll(c.run.callCtx, step.openToo)
+		slices.Sort(asked)
+		if got := strings.Join(asked, " "); got != step.want || closed != (step.closed > 0) || c.gates.closed != step.closed {
+			t.Errorf("step %d: asked %q, one is closed: %v, and %d are", i, got, closed, c.gates.closed)
+		}
+	}
 }

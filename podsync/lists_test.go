@@ -5,6 +5,7 @@ package podsync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -393,4 +394,41 @@ func TestWhichListDecidesAboutANewPod(t *testing.T) {
 			c.pods.synced = true
 		}
 	}
+}
+
+// The backoff of calls ends when List works again, and not before. The time without a List begins with
+// the first one that fails.
+func TestAListThatWorksAgainEndsBackoffs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		provider := &lists{}
+		c := atRest(t, func(cfg *Config) { cfg.Provider = provider })
+		pod, _ := c.due(podOf("a", "u"))
+		c.pods.apply(pod, c.pods.moment(), core.Called{Seq: c.pods.tick(), Action: core.Action{Op: core.Start}})
+		c.pods.apply(pod, c.pods.moment(), core.Returned{Seq: c.pods.tick(), Result: core.Failed, Err: errFailed, Report: &core.Report{}, After: time.Hour})
+		var since instant
+		for i, step := range []struct {
+			err error
+			due bool
+		}{{nil, false}, {errFailed, false}, {errFailed, false}, {nil, true}} {
+			time.Sleep(time.Second)
+			provider.err.Store(&step.err)
+			now := c.pods.now()
+			if err := c.lister.list(c.run.callCtx); !errors.Is(err, step.err) {
+				t.Fatal(err)
+			}
+			if due := pod.Next(c.pods.now(), core.Calls, true).Op == core.Start; due != step.due {
+				t.Errorf("List %d: Start is due: %v", i, due)
+			}
+			if i == 1 {
+				since = now
+			}
+			want := listHealth{}
+			if step.err != nil {
+				want = listHealth{since: since, err: errFailed}
+			}
+			if c.lister.health != want {
+				t.Errorf("List %d: %+v, want %+v", i, c.lister.health, want)
+			}
+		}
+	})
 }

@@ -805,3 +805,19 @@ func TestWhoWaitsForAnOrphan(t *testing.T) {
 		}
 	}
 }
+
+// A flood of starts that hang must hold up no pod that is to stop.
+func TestInWhichQueueACallWaits(t *testing.T) {
+	for op := range coreOps {
+		want := queueStart
+		switch op {
+		case core.Admit:
+			want = queueAdmit
+		case core.Stop, core.Release:
+			want = queueStop
+		}
+		if got := queueOf(op); got != want {
+			t.Errorf("%s waits in queue %d, want %d", op, got, want)
+		}
+	}
+}

@@ -4,8 +4,10 @@
 package podsync
 
 import (
+	"errors"
 	"fmt"
 	"hash/crc32"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -260,5 +262,86 @@ func TestARecordThatIsNotUnderstoodIsAnError(t *testing.T) {
 		if _, err := decodeRecord("u", data); (err == nil) != want {
 			t.Errorf("%s: %v", body, err)
 		}
+	}
+}
+
+// What is saved of a pod is what the next process reads.
+func TestWhatIsSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := &memory{records: map[types.UID][]byte{}}
+		c := atRest(t, func(cfg *Config) { cfg.Checkpoint = disk })
+		for i, want := range []record{
+			{},
+			{LostSince: new(time.Now().Add(-time.Hour))},
+			{End: &core.End{Reason: core.StopEvicted, Grace: time.Second}},
+		} {
+			var lostSince instant
+			if want.LostSince != nil {
+				lostSince = c.pods.now() - time.Hour
+			}
+			if err := c.records.save(t.Context(), podOf("a", "u"), lostSince, want.End); err != nil {
+				t.Fatal(err)
+			}
+			got, err := decodeRecord("u", disk.records["u"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (got.LostSince == nil) != (want.LostSince == nil) || got.LostSince != nil && !got.LostSince.Equal(*want.LostSince) || !reflect.DeepEqual(got.End, want.End) {
+				t.Errorf("record %d: %+v", i, got)
+			}
+		}
+		disk.err = errFailed
+		if err := c.records.save(t.Context(), podOf("a", "u"), 0, nil); !errors.Is(err, errFailed) {
+			t.Error(err)
+		}
+	})
+}
+
+// How long a process waits for the first list of the informer.
+func TestHowLongTheInformerIsAwaited(t *testing.T) {
+	for name, tc := range map[string]struct {
+		checkpoint bool
+		during     func(*reach) // after a second
+		waits      time.Duration
+		offline    bool
+	}{
+		"no answer":               {true, func(*reach) {}, 10 * time.Second, true},
+		"an answer":               {true, func(r *reach) { r.note(nil) }, time.Hour, false},
+		"an answer, and no other": {true, func(r *reach) { r.note(nil); r.note(errFailed) }, 11 * time.Second, true},
+		"a refusal":               {true, func(r *reach) { r.note(statuserr.New(403, metav1.StatusReasonForbidden, "m")) }, time.Hour, false},
+		"without a Checkpoint":    {false, func(*reach) {}, time.Hour, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := atRest(t, func(cfg *Config) {
+				cfg.OfflineAfter = 0
+				if tc.checkpoint {
+					cfg.Checkpoint = &memory{}
+				}
+			})
+			c.records.after = 10 * time.Second
+			c.records.unclaimed["u"] = &record{Pod: podOf("a", "u")}
+			c.records.reach.begin()
+			synced := make(chan struct{})
+			start := time.Now()
+			go func() {
+				time.Sleep(time.Second)
+				tc.during(c.records.reach)
+				time.Sleep(time.Hour - time.Second)
+				close(synced)
+			}()
+			c.records.awaitPods(c.run.callCtx, synced)
+			if d := time.Since(start); d != tc.waits || (len(c.pods.pods) > 0) != tc.offline {
+				t.Errorf("%s: it has waited %v, and %d pods start from records", name, d, len(c.pods.pods))
+			}
+			<-synced
+			c.run.calls.Wait()
+			if pod := c.pods.pods["u"]; pod != nil {
+				if suspicion, _ := pod.Suspect(); !suspicion.Missing {
+					if _, ends := pod.Ending(); !ends {
+						t.Errorf("%s: the API that is back does not decide", name)
+					}
+				}
+			}
+		})
 	}
 }

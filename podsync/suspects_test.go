@@ -283,3 +283,50 @@ func TestNoAnswerAfterRunCounts(t *testing.T) {
 		cancel()
 	}
 }
+
+// Pods that are held back are reported when the API has said so, and their end when it is certain.
+func TestWhenHeldBackPodsAreReported(t *testing.T) {
+	var says notebook
+	c := atRest(t, says.uses)
+	var pods []*entry
+	for i := range 10 {
+		pods = append(pods, c.runs(podOf(fmt.Sprint(i), types.UID(fmt.Sprint(i)))))
+	}
+	answer := func(answer core.Answer) {
+		for _, pod := range pods[:8] {
+			c.intake.onDelete(cache.DeletedFinalStateUnknown{Obj: podOf(pod.ref.Name, pod.ref.UID)})
+			c.pods.apply(pod, c.pods.moment(), core.SuspectAnswered{Answer: answer})
+		}
+	}
+	decide := func(what string, asked bool, masses, told int) {
+		t.Helper()
+		c.suspects.decide(c.run.callCtx, c.pods.moment(), asked)
+		c.flush()
+		if len(says.masses) != masses || len(says.told) != told {
+			t.Errorf("%s: reported %+v, and %d errors", what, says.masses, len(says.told))
+		}
+	}
+	decide("nothing is missing", true, 0, 0)
+	answer(core.AnswerGone)
+	decide("many are gone, and nobody asks", false, 0, 0)
+	decide("many are gone", true, 1, 1)
+	decide("many are gone still", true, 2, 1)
+	decide("nobody asks", false, 2, 1)
+	if mass := says.masses[0]; len(mass.Refs) != 8 || mass.Held != 10 || mass.Lost {
+		t.Errorf("%+v", mass)
+	}
+	answer(core.AnswerThere)
+	answer(core.AnswerNone)
+	decide("many are not known", true, 2, 1)
+	answer(core.AnswerThere)
+	decide("all are back", false, 3, 1)
+	decide("all are back still", true, 3, 1)
+	if len(says.masses[2].Refs) != 0 {
+		t.Errorf("the end of the hold has %d pods", len(says.masses[2].Refs))
+	}
+	for _, pod := range pods {
+		if _, ends := pod.Ending(); ends {
+			t.Errorf("%s was stopped", pod.ref.Name)
+		}
+	}
+}
