@@ -222,7 +222,9 @@ const (
 	// Duration, nothing notices the restart. The garbage collector deletes the lease
 	// with the Node.
 	ShutdownLeave ShutdownPolicy = iota
-	// ShutdownDelete deletes the lease.
+	// ShutdownDelete deletes the lease. A process that waits for the lease can't tell that
+	// from a deletion by an administrator, so it waits for Duration, unlike one that starts
+	// later.
 	ShutdownDelete
 	// ShutdownExpire writes the lease once more, without holder and with a duration
 	// of one second, so that another process can take it at once. The renew time stays

@@ -10,12 +10,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/lease/internal/life"
@@ -406,6 +410,61 @@ func TestAContendedLeaseIsNotHeld(t *testing.T) {
 	})
 	if got := drain(recorder); got != "LeaseContended" {
 		t.Errorf("events are %q", got)
+	}
+}
+
+// Another client deletes, empties or shortens the lease, or restores a backup in which the process
+// that waits held it. The holder finds out with its next renewal, and acts until then.
+func TestALeaseThatIsTakenFromItsHolderIsNotHeldTwice(t *testing.T) {
+	for name, take := range map[string]func(f *fixture, restore func()){
+		"deleted": func(f *fixture, _ func()) {
+			apitest.Remove[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		},
+		"shortened": func(f *fixture, _ func()) {
+			f.editLease(func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](1) })
+		},
+		"emptied":  func(f *fixture, _ func()) { f.editLease(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil }) },
+		"restored": func(_ *fixture, restore func()) { restore() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var closed atomic.Bool
+			bubble(t, func(_ *fixture, cfg *Config) {
+				cfg.Process = "host-1"
+				cfg.Gate = func(context.Context, string) error {
+					if closed.Load() {
+						return errors.New("closed")
+					}
+					return nil
+				}
+			}, func(f *fixture) {
+				f.start()
+				second, stop := f.process("host-2", func(cfg *Config) { cfg.Gate = nil })
+				defer stop()
+				pass(15 * time.Second)
+				restore := f.server.Backup()
+				closed.Store(true)
+				pass(time.Minute)
+				closed.Store(false)
+				pass(15 * time.Second)
+				if holds(f.controller) || !holds(second) {
+					t.Fatalf("first holds: %v, second holds: %v", holds(f.controller), holds(second))
+				}
+				for i := range 10 { // at different times between their requests
+					pass(time.Duration(i) * time.Second)
+					take(f, restore)
+					f.controller.Trigger(nodeName) // it looks now
+					for range 413 {
+						pass(100 * time.Millisecond)
+						if holds(f.controller) && holds(second) {
+							t.Fatal("both hold the lease")
+						}
+					}
+					if !holds(second) {
+						t.Fatal("the holder has lost the lease to one that waits")
+					}
+				}
+			})
+		})
 	}
 }
 

@@ -54,7 +54,8 @@ type Status struct {
 // Another process gets the lease no sooner, provided that it uses this package, and that
 // both leave Config.Process at its default or set it to different values. A process with
 // the same value that was set is taken for a restart: it gets the lease at once, and Holds
-// says so at the next renewal only. While the lease is contended it is not held.
+// says so at the next renewal only. If another client deletes the lease, a process that
+// starts after that gets it at once, too. While the lease is contended it is not held.
 //
 // Holds never blocks and makes no request.
 func (c *Controller) Holds(_ context.Context, nodeName string) error {

@@ -205,7 +205,7 @@ func (l *Lease) refused(r *Rules, now Instant, e *Answered) Do {
 		if t.conflicts++; t.conflicts <= maxConflicts {
 			return Get
 		}
-	case did != Create && (e.Answer == Missing || e.Answer == NotFound && l.uid == ""):
+	case did != Create && (e.Answer == Missing || e.Answer == NotFound && l.uid == "" && !l.remembersHolder()):
 		return l.gone(r, now)
 	case e.Answer == Invalid && did == Update:
 		// Perhaps our idea of the lease is at fault: read it once. If the API server
@@ -287,6 +287,11 @@ func (l *Lease) found(r *Rules, now Instant, e *Answered) Do {
 	if l.isForeign(r, e) {
 		return l.foreign(r, now, lease)
 	}
+	if l.remembersHolder() && !l.isGivenUp(r, lease) {
+		if left := l.removed(now); left > 0 {
+			return l.await(r, now, left)
+		}
+	}
 	if l.phase == Foreign {
 		l.becomePending()
 	}
@@ -342,7 +347,7 @@ func (l *Lease) isForeign(r *Rules, e *Answered) bool {
 }
 
 // foreign waits until the holder of the lease has not renewed it for the duration that
-// the lease states, and then takes it over. The time is measured from when we saw the
+// it states, and then takes the lease over. The time is measured from when we saw the
 // last renewal; the holder's clock does not matter.
 func (l *Lease) foreign(r *Rules, now Instant, lease *coordinationv1.Lease) Do {
 	t, tr := l.turn, l.inTrouble()
@@ -350,20 +355,58 @@ func (l *Lease) foreign(r *Rules, now Instant, lease *coordinationv1.Lease) Do {
 	if l.uid != "" {
 		l.countForeignWrite(r, now, holder)
 	}
-	if tr.foreign.Party != holder || tr.foreign.renewTime != renewTime {
-		tr.foreign.Party, tr.foreign.renewTime, tr.foreign.since = holder, renewTime, now.Since
+	f := &tr.foreign
+	if f.Party != holder {
+		f.stated = 0
 	}
-	expires := tr.foreign.since + durationOf(lease, r.Duration) - now.Since
-	if expires <= 0 {
-		l.adopt(lease)
-		t.takeFrom = holder
-		return Update
+	if f.Party != holder || f.renewTime != renewTime || f.removed {
+		f.Party, f.renewTime, f.since, f.removed = holder, renewTime, now.Since, false
+		// The holder states the duration with each renewal. Another client may have shortened
+		// it since, or before we saw that renewal: then the one before counts.
+		stated := durationOf(lease, r.Duration)
+		f.duration, f.stated = max(stated, f.stated), stated
 	}
-	l.renewTime = max(l.renewTime, renewTime)
+	if left := f.since + f.duration - now.Since; left > 0 {
+		l.renewTime = max(l.renewTime, renewTime)
+		return l.await(r, now, left)
+	}
+	l.adopt(lease)
+	t.takeFrom = holder
+	return Update
+}
+
+// await ends the turn because the holder in l.trouble may still act for that time.
+func (l *Lease) await(r *Rules, now Instant, left time.Duration) Do {
 	l.becomeForeign()
 	l.clearFailures(r, now)
-	t.Wait = min(expires, r.Interval)
+	l.turn.Wait = min(left, r.Interval)
 	return Finish
+}
+
+// remembersHolder reports whether another process held the lease, and we have not since.
+func (l *Lease) remembersHolder() bool { return l.trouble != nil && l.trouble.foreign.Holder != "" }
+
+// removed returns the time for which the last holder may still act if the lease does not
+// show it: another client has deleted or edited the lease, or the API server was restored
+// from a backup. The holder finds out with its next renewal. The last one may have come
+// just before we saw that, so the time begins then.
+func (l *Lease) removed(now Instant) time.Duration {
+	if !l.remembersHolder() {
+		return 0
+	}
+	f := &l.trouble.foreign
+	if !f.removed {
+		f.removed, f.since = true, now.Since
+	}
+	return max(0, f.since+f.duration-now.Since)
+}
+
+// isGivenUp reports whether a lease that no other process holds shows that the last holder
+// gave it up, or that it is ours since. A lease that is given up has no holder and the
+// shortest duration. An older RenewTime than that of the holder is that of a backup.
+func (l *Lease) isGivenUp(r *Rules, lease *coordinationv1.Lease) bool {
+	free := ptr.Deref(lease.Spec.HolderIdentity, "") == "" && durationOf(lease, r.Duration) <= time.Second
+	return (free || processOf(lease).Name == r.Process.Name) && microseconds(lease.Spec.RenewTime) >= l.trouble.foreign.renewTime
 }
 
 // durationOf returns the time for which a lease is valid by its own account.
@@ -387,8 +430,11 @@ func (l *Lease) countForeignWrite(r *Rules, now Instant, holder Party) {
 
 // gone decides the step after the API server has answered that the lease does not exist.
 func (l *Lease) gone(r *Rules, now Instant) Do {
-	if l.uid == "" {
-		l.known = missing
+	if l.uid == "" || l.remembersHolder() { // also if it was about to be taken
+		if left := l.removed(now); left > 0 {
+			return l.await(r, now, left)
+		}
+		l.forget(missing)
 		return l.mayCreate(r)
 	}
 	// Usually the garbage collector has deleted it because the Node is gone, and Owner

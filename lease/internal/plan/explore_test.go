@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,8 @@ type world struct {
 	players []*player
 	owner   string
 	now     Instant
-	gc      bool // the Node may go, and the lease with it
+	gc      bool          // the Node may go, and the lease with it
+	steady  time.Duration // until then no process is started again
 	log     []string
 }
 
@@ -102,7 +104,7 @@ func (w *world) pass(d time.Duration) {
 // exclusive checks that at most one process may act.
 func (w *world) exclusive() error {
 	if w.gc {
-		return nil // a lease that was deleted is free, whoever had it
+		return nil // its clients also renew it under our name
 	}
 	var holders []string
 	for _, p := range w.players {
@@ -116,6 +118,13 @@ func (w *world) exclusive() error {
 	return nil
 }
 
+// isKnown reports whether each process holds the lease, or has seen that another one does.
+func (w *world) isKnown() bool {
+	return !slices.ContainsFunc(w.players, func(p *player) bool {
+		return p.lease.Holds(p.rules, w.now) != nil && (!p.lease.remembersHolder() || p.lease.trouble.foreign.removed)
+	})
+}
+
 func (w *world) step() error {
 	w.pass(time.Duration(w.rand.Int64N(int64(9 * time.Second))))
 	i := w.rand.IntN(len(w.players))
@@ -123,6 +132,9 @@ func (w *world) step() error {
 	p.now = w.now
 	switch w.rand.IntN(40) {
 	case 0: // the process ends, and is started again
+		if w.now.Since < w.steady {
+			break // it would not know of a holder whose lease was deleted
+		}
 		if w.rand.IntN(2) == 0 {
 			if err := p.apply(Leaving{NodeName: nodeName, Holder: nodeName, Last: map[bool]Do{true: Delete, false: Expire}[w.gc && w.rand.IntN(2) == 0]}); err != nil {
 				return err
@@ -139,9 +151,9 @@ func (w *world) step() error {
 		w.players[i] = newPlayer(&rules)
 	case 1: // cut off for a while
 		w.pass(time.Duration(w.rand.Int64N(int64(time.Minute))))
-	case 2:
-		if w.gc {
-			w.store.lease = nil
+	case 2: // an administrator deletes the lease
+		if w.gc || w.isKnown() {
+			w.store.lease, w.steady = nil, w.now.Since+time.Minute
 		}
 	case 3:
 		if w.gc {
@@ -173,7 +185,8 @@ func (w *world) step() error {
 
 // TestExploration plays random lives of two processes with one node: no invariant
 // breaks, RenewTime grows, turns end, and at most one of them may act, unless the lease
-// is deleted or written by clients that don't ask. In the end the lease is held.
+// is written by clients that don't ask, or is deleted before a process knows of its holder.
+// In the end the lease is held.
 func TestExploration(t *testing.T) {
 	lives := 2_000
 	if testing.Short() {

@@ -81,11 +81,16 @@ type trouble struct {
 	firstUnsure int64 // RenewTime
 	unsure      [2]write
 
+	// The last holder that was seen, until we hold the lease.
+	//
 	// Invariant: in phase Foreign there is a holder.
 	foreign struct {
 		Party
 		renewTime int64
-		since     time.Duration // when we first saw this renewTime
+		since     time.Duration // when we first saw this renewTime, or that it is removed
+		duration  time.Duration // for which it holds the lease from then on
+		stated    time.Duration // by the lease with this renewTime
+		removed   bool          // the lease does not show it, and it has not given the lease up
 	}
 
 	// Invariant: the writes are in the order of their times.
