@@ -463,6 +463,7 @@ func (s *State) failed(now time.Duration, ev Failed, news *News) error {
 	if s.sent = nil; sent == nil {
 		return errUnsent
 	}
+	asked := s.sight == doubted // during the request, so its answer may be older
 	if s.sight == reading {
 		s.sight = doubted
 	}
@@ -492,11 +493,18 @@ func (s *State) failed(now time.Duration, ev Failed, news *News) error {
 		}
 		return nil
 	case ev.Verdict == Gone && s.phase == Registered:
-		return s.gone(now, ev.Draw, news)
+		err := s.gone(now, ev.Draw, news)
+		if asked {
+			s.doubt()
+		}
+		return err
 	case ev.Verdict == Gone && s.phase == Absent && sent.do == Read:
 		return s.become(Missing)
 	case ev.Verdict == Gone && s.phase == Deleted: // still
 		s.sight, s.trouble, s.want = settled, nil, nil
+		if asked {
+			s.doubt()
+		}
 		return nil
 	case ev.Verdict == Other && sent.do == Patch && (s.want != sent.want || sent.want.conflicts < maxConflicts):
 		// Another client was faster, or it is another object: one read decides.
