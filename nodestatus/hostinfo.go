@@ -5,12 +5,15 @@ package nodestatus
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -19,7 +22,8 @@ import (
 // the machine the process runs on, as far as they can be read: architecture, operating
 // system, kernel version, OS image, machine ID, system UUID, boot ID and swap memory.
 // Fields that can't be read, as in most containers, stay empty. They are read in each
-// round, because a kernel can be patched live. For a virtual node, which is no machine,
+// round, because a kernel can be patched live. The Setter fails while no file can be
+// opened, because too many are open. For a virtual node, which is no machine,
 // set NodeInfo in a custom Setter.
 //
 // KubeletVersion should be set: an empty one is shown in kubectl get nodes, and
@@ -31,7 +35,7 @@ func HostInfo(info corev1.NodeSystemInfo) Setter {
 // hostInfo is HostInfo for the machine whose root directory is root.
 func hostInfo(root fs.FS, info corev1.NodeSystemInfo) Setter {
 	return func(_ context.Context, node *corev1.Node) error {
-		into := &node.Status.NodeInfo
+		into, files := &node.Status.NodeInfo, &hostFiles{root: root}
 		*into = *info.DeepCopy()
 		for _, field := range []struct {
 			value *string
@@ -39,21 +43,32 @@ func hostInfo(root fs.FS, info corev1.NodeSystemInfo) Setter {
 		}{
 			{&into.Architecture, func() string { return runtime.GOARCH }},
 			{&into.OperatingSystem, func() string { return runtime.GOOS }},
-			{&into.KernelVersion, firstOf(root, "proc/sys/kernel/osrelease")},
-			{&into.OSImage, func() string { return prettyName(readFile(root, "etc/os-release")) }},
-			{&into.MachineID, firstOf(root, "etc/machine-id", "var/lib/dbus/machine-id")},
-			{&into.SystemUUID, firstOf(root, "sys/class/dmi/id/product_uuid", "etc/machine-id")},
-			{&into.BootID, firstOf(root, "proc/sys/kernel/random/boot_id")},
+			{&into.KernelVersion, files.firstOf("proc/sys/kernel/osrelease")},
+			{&into.OSImage, func() string { return prettyName(files.read("etc/os-release")) }},
+			{&into.MachineID, files.firstOf("etc/machine-id", "var/lib/dbus/machine-id")},
+			{&into.SystemUUID, files.firstOf("sys/class/dmi/id/product_uuid", "etc/machine-id")},
+			{&into.BootID, files.firstOf("proc/sys/kernel/random/boot_id")},
 		} {
 			if *field.value == "" {
 				*field.value = field.read()
 			}
 		}
 		if into.Swap == nil {
-			into.Swap = swapOf(readFile(root, "proc/meminfo"))
+			into.Swap = swapOf(files.read("proc/meminfo"))
+		}
+		if files.err != nil {
+			return fmt.Errorf("read what the machine is: %w", files.err)
 		}
 		return nil
 	}
+}
+
+// hostFiles are the files of a machine.
+type hostFiles struct {
+	root fs.FS
+	// err is set if a file could not be opened because too many are open. That says nothing
+	// about the file, unlike any other error.
+	err error
 }
 
 // swapOf returns the swap memory of a machine by its /proc/meminfo, or nil if it has
@@ -75,10 +90,10 @@ func swapOf(meminfo string) *corev1.NodeSwapStatus {
 
 // firstOf returns a function that returns the content of the first of the files
 // that has any.
-func firstOf(root fs.FS, names ...string) func() string {
+func (f *hostFiles) firstOf(names ...string) func() string {
 	return func() string {
 		for _, name := range names {
-			if content := readFile(root, name); content != "" {
+			if content := f.read(name); content != "" {
 				return content
 			}
 		}
@@ -86,11 +101,14 @@ func firstOf(root fs.FS, names ...string) func() string {
 	}
 }
 
-// readFile returns the content of a file without the space around it, or
+// read returns the content of a file without the space around it, or
 // nothing if it can't be read.
-func readFile(root fs.FS, name string) string {
-	content, err := fs.ReadFile(root, name)
+func (f *hostFiles) read(name string) string {
+	content, err := fs.ReadFile(f.root, name)
 	if err != nil {
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			f.err = err
+		}
 		return ""
 	}
 	return strings.TrimSpace(string(content))

@@ -7,16 +7,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
@@ -141,6 +146,49 @@ func TestHostInfo(t *testing.T) {
 	if info := set(t, HostInfo(corev1.NodeSystemInfo{})).Status.NodeInfo; runtime.GOOS == "linux" && info.KernelVersion == "" {
 		t.Errorf("of this machine: %+v", info)
 	}
+}
+
+// failing is a file system that opens no file while there is an error.
+type failing struct {
+	fstest.MapFS
+	err *knob[error]
+}
+
+func (f failing) Open(name string) (fs.File, error) {
+	if err := f.err.get(); err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return f.MapFS.Open(name)
+}
+
+func (f failing) ReadFile(name string) ([]byte, error) {
+	if err := f.err.get(); err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return f.MapFS.ReadFile(name)
+}
+
+// A process with too many open files does not know less about its machine than before.
+func TestHostInfoStaysIfNoFileCanBeOpened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		root := failing{fstest.MapFS{"proc/sys/kernel/osrelease": {Data: []byte("6.1.0\n")}, "etc/machine-id": {Data: []byte("machine\n")}}, &knob[error]{}}
+		w := start(t, s, Config{Setters: []Setter{hostInfo(root, corev1.NodeSystemInfo{KubeletVersion: "v1.37.0"})}})
+		w.pass(time.Minute)
+		before := w.node().Status.NodeInfo
+		for _, err := range []error{syscall.EMFILE, syscall.ENFILE} {
+			root.err.set(err)
+			w.pass(10 * time.Minute)
+			if diff := cmp.Diff(before, w.node().Status.NodeInfo); diff != "" || before.MachineID != "machine" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		}
+		root.err.set(fs.ErrPermission) // that is about the files
+		w.pass(time.Minute)
+		if info := w.node().Status.NodeInfo; info.MachineID != "" {
+			t.Errorf("with files that can't be read: %+v", info)
+		}
+	})
 }
 
 func TestDeclaredFeaturesAreSortedAndUnique(t *testing.T) {
