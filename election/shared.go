@@ -5,6 +5,7 @@ package election
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -57,8 +58,8 @@ const (
 	// unread is the number of events of its Lease that may wait for a candidate. One that has
 	// more to read has lost its place.
 	unread = 8
-	// buriedFor is the time for which a deleted Lease is remembered. A candidate joins with
-	// the answer to a read, which is not as old.
+	// buriedFor is the least time for which a deleted Lease is remembered. A candidate joins
+	// with the answer to a read, which is not as old.
 	buriedFor = time.Minute
 )
 
@@ -76,6 +77,7 @@ type feed struct {
 	readers map[string][]*reader // by the name of the Lease
 	// latest has what the watch has shown of each Lease since it began without a version.
 	latest map[string]shown
+	swept  time.Time // when latest was last searched for Leases that were deleted
 	up     bool      // a stream has begun
 	opened time.Time // when a stream began without a version
 }
@@ -184,11 +186,7 @@ func (f *feed) observe(lease *coordinationv1.Lease, deleted bool) {
 	s := shown{lease: lease}
 	if deleted {
 		s.deleted = time.Now()
-		for name, old := range f.latest {
-			if !old.deleted.IsZero() && time.Since(old.deleted) > buriedFor {
-				delete(f.latest, name)
-			}
-		}
+		f.sweep(s.deleted)
 	}
 	f.latest[lease.Name] = s
 	for _, r := range f.readers[lease.Name] {
@@ -198,6 +196,16 @@ func (f *feed) observe(lease *coordinationv1.Lease, deleted bool) {
 		r.unsure = false
 		f.show(r, s)
 	}
+}
+
+// sweep drops the Leases that were deleted a while ago. It looks at all Leases of the
+// namespace, so it does not do so at each deletion.
+func (f *feed) sweep(now time.Time) {
+	if now.Sub(f.swept) <= buriedFor {
+		return
+	}
+	f.swept = now
+	maps.DeleteFunc(f.latest, func(_ string, old shown) bool { return !old.deleted.IsZero() && now.Sub(old.deleted) > buriedFor })
 }
 
 // blind tells a reader that its next event may stand for several.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/lineartest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
@@ -328,4 +330,37 @@ func TestJoiningASharedWatch(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A Lease that was deleted is remembered for a while. Whoever may create and delete Leases
+// of the namespace may do so often.
+func TestASharedWatchForgetsDeletedLeases(t *testing.T) {
+	lease := func(i int) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("l", i), ResourceVersion: "1"}}
+	}
+	churn := func(n int) *feed {
+		f := &feed{up: true, readers: map[string][]*reader{}, latest: map[string]shown{}}
+		for i := range n {
+			f.observe(lease(i), false)
+			f.observe(lease(i), true)
+		}
+		return f
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := churn(10)
+		f.observe(lease(10), false)
+		if len(f.latest) != 11 {
+			t.Errorf("%d Leases are remembered, want 11", len(f.latest))
+		}
+		time.Sleep(buriedFor + time.Second)
+		f.observe(lease(11), false)
+		f.observe(lease(11), true)
+		if len(f.latest) != 2 {
+			t.Errorf("%d Leases are remembered, want the one that exists and the one that was just deleted", len(f.latest))
+		}
+	})
+	if testing.Short() {
+		return // the race detector, which runs with -short, changes what a call costs
+	}
+	lineartest.Check(t, 2500, func(n int) func() { return func() { churn(n) } })
 }
