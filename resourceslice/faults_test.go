@@ -310,6 +310,23 @@ func restoreFromBackup(r *rig, then string) {
 	}
 }
 
+// TestAnEmptyAnswerIsNoOwner: a Node that a proxy makes up has no name, and the API server
+// refuses slices with such an owner. The pool waited an hour then.
+func TestAnEmptyAnswerIsNoOwner(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "nodes"}, Times: 1, Answer: func(apitest.Request) (*http.Response, error) {
+			body := io.NopCloser(strings.NewReader(`{"kind":"Node","apiVersion":"v1"}`))
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}, nil
+		}})
+		r.start()
+		r.publish(resourceslice.Pool{Devices: devices(1)})
+		is := apitest.Get[*corev1.Node](r.s, "", node)
+		if all := r.slices(); len(all) != 1 || len(all[0].OwnerReferences) != 1 || all[0].OwnerReferences[0].UID != is.UID {
+			r.Errorf("the slices are %+v", all)
+		}
+	})
+}
+
 // TestALateWriteOfADeadProcessMeetsAnotherGeneration: the process dies in the
 // middle of a switch to a new generation. Its write to the second slice arrives
 // when its successor, with other content, has written the first one.

@@ -36,6 +36,7 @@ type OwnerFunc func(ctx context.Context) (metav1.OwnerReference, error)
 func NodeOwner(nodes corev1client.NodeInterface, name string) OwnerFunc {
 	return func(ctx context.Context) (metav1.OwnerReference, error) {
 		node, err := nodes.Get(ctx, name, metav1.GetOptions{})
+		node, err = apierr.Answer(node, err, name) // an empty answer of a proxy is none
 		if err != nil {
 			return metav1.OwnerReference{}, fmt.Errorf("get the Node that owns the slices: %w", apierr.Permission(err, "resourceslice.yaml"))
 		}

@@ -130,6 +130,7 @@ func (r *Reporter) write(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err = r.nodes.Patch(ctx, r.node, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	answer, err := r.nodes.Patch(ctx, r.node, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	_, err = apierr.Answer(answer, err, r.node) // an empty answer of a proxy is none
 	return err
 }

@@ -6,6 +6,8 @@ package kube
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -106,6 +108,20 @@ func TestReporterOfANodeThatIsCreatedAgain(t *testing.T) {
 		s.Put(kubeletNode())
 		time.Sleep(5 * time.Minute)
 		shows(t, s, crashes)
+	})
+}
+
+// An answer that a proxy makes up does not show that the condition was written.
+func TestReporterWritesAgainAfterAnEmptyAnswer(t *testing.T) {
+	reports(t, func(t *testing.T, s *apitest.Server, r *Reporter) {
+		s.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch"}, Times: 1, Answer: func(apitest.Request) (*http.Response, error) {
+			body := io.NopCloser(strings.NewReader(`{"kind":"Node","apiVersion":"v1"}`))
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}, nil
+		}})
+		synctest.Wait() // until Run waits for a status
+		r.StatusChanged(good)
+		time.Sleep(2 * time.Second)
+		shows(t, s, good)
 	})
 }
 

@@ -53,6 +53,7 @@ import (
 	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -191,6 +192,7 @@ func (w *Writer) Write(ctx context.Context, claim *resourcev1.ResourceClaim, dev
 	defer cancel()
 	stored, err := w.cfg.Client.ResourceClaims(claim.Namespace).Patch(ctx, claim.Name, types.ApplyPatchType, patch,
 		metav1.PatchOptions{FieldManager: w.manager(), Force: new(true)}, "status")
+	stored, err = apierr.Answer(stored, err, claim.Name) // an empty answer of a proxy is none
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && status.Status().Details != nil &&
 		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }) {

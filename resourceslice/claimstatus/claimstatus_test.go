@@ -419,6 +419,25 @@ func TestADroppedStatusIsAnError(t *testing.T) {
 	})
 }
 
+// An answer that a proxy makes up shows neither that the status was written nor that it was
+// dropped.
+func TestAnEmptyAnswerIsAnError(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.write(claimstatus.Bound(result(0), "Ready", ""))
+		c := r.get()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch"}, Answer: func(apitest.Request) (*http.Response, error) {
+			body := io.NopCloser(strings.NewReader(`{"kind":"ResourceClaim","apiVersion":"resource.k8s.io/v1"}`))
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}, nil
+		}})
+		if stored, err := r.w.Write(r.Context(), c); err == nil {
+			r.Errorf("the status counts as removed: %+v", stored)
+		}
+		if _, err := r.w.Write(r.Context(), c, claimstatus.Bound(result(0), "Later", "")); err == nil || errors.Is(err, claimstatus.ErrDropped) {
+			r.Errorf("error %v", err)
+		}
+	})
+}
+
 func TestWriteEndsWithItsTimeout(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch"}, Hang: true})
