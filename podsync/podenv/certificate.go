@@ -220,7 +220,7 @@ func (f *filler) trust(ctx context.Context, s *corev1.ClusterTrustBundleProjecti
 	case s.Name != nil:
 		missing.Name = *s.Name
 		var bundle *certificatesv1.ClusterTrustBundle
-		if bundle, missing.Err = f.p.trustBundle(ctx, *s.Name); missing.Err == nil {
+		if bundle, missing.Err = f.trustBundle(ctx, *s.Name); missing.Err == nil {
 			anchors = []string{bundle.Spec.TrustBundle}
 		}
 	case s.SignerName != nil:
@@ -248,7 +248,7 @@ func (f *filler) signerBundles(ctx context.Context, signer string, selector *met
 		return nil, err
 	}
 	if _, selectable := matching.Requirements(); selectable {
-		list, err := f.p.trustBundles(ctx, matching.String())
+		list, err := f.trustBundles(ctx, matching.String())
 		if err != nil {
 			return nil, err
 		}
@@ -259,7 +259,7 @@ func (f *filler) signerBundles(ctx context.Context, signer string, selector *met
 		}
 	}
 	if len(anchors) == 0 {
-		f.p.forget("ClusterTrustBundleList", matching.String())
+		f.lacks("ClusterTrustBundleList", matching.String())
 		return nil, fmt.Errorf("%w: no bundle of this signer has labels %q", ErrMissing, matching)
 	}
 	return anchors, nil

@@ -70,7 +70,8 @@ func (p *Pod) Container(ctx context.Context, name string, addresses Addresses) (
 	if err != nil {
 		return Environment{}, &SourceError{Container: name, Field: "name", Err: err}
 	}
-	b := builder{p: p, c: c, addresses: addresses.of(p.pod), budget: budget{limit: containerLimit(&p.pod.Spec)}, own: map[string]int{}, late: map[string]bool{}}
+	b := builder{turn: turn{p: p}, c: c, addresses: addresses.of(p.pod), budget: budget{limit: containerLimit(&p.pod.Spec)}, own: map[string]int{}, late: map[string]bool{}}
+	defer b.end()
 
 	links, err := p.serviceVars(ctx)
 	if err != nil {
@@ -113,7 +114,7 @@ func (p *Pod) Container(ctx context.Context, name string, addresses Addresses) (
 
 // builder makes one container's environment, definition by definition.
 type builder struct {
-	p         *Pod
+	turn
 	c         *corev1.Container
 	addresses Addresses
 	budget    budget
@@ -211,7 +212,7 @@ func (b *builder) addFrom(ctx context.Context, i int, from *corev1.EnvFromSource
 	switch {
 	case from.ConfigMapRef != nil:
 		ref := from.ConfigMapRef
-		cm, err := b.p.configMap(ctx, ref.Name)
+		cm, err := b.configMap(ctx, ref.Name)
 		if err != nil {
 			b.missing(field, "ConfigMap", ref.Name, "", ref.Optional, err)
 			return
@@ -221,7 +222,7 @@ func (b *builder) addFrom(ctx context.Context, i int, from *corev1.EnvFromSource
 		}
 	case from.SecretRef != nil:
 		ref := from.SecretRef
-		secret, err := b.p.secret(ctx, ref.Name)
+		secret, err := b.secret(ctx, ref.Name)
 		if err != nil {
 			b.missing(field, "Secret", ref.Name, "", ref.Optional, err)
 			return
@@ -240,7 +241,7 @@ func (b *builder) missing(field, kind, name, key string, optional *bool, err err
 	if errors.Is(err, ErrMissing) && optional != nil && *optional {
 		return
 	}
-	b.p.forget(kind, name)
+	b.lacks(kind, name)
 	b.fail(&SourceError{Field: field, Kind: kind, Namespace: b.p.pod.Namespace, Name: name, Key: key, Wait: true, Err: apierr.Permission(err, "podenv.yaml")})
 }
 
@@ -262,7 +263,7 @@ func (b *builder) addVar(ctx context.Context, v *corev1.EnvVar) {
 		b.set(field, v.Name, value)
 	case from.ConfigMapKeyRef != nil:
 		ref := from.ConfigMapKeyRef
-		value, err := b.p.configKey(ctx, ref.Name, ref.Key)
+		value, err := b.configKey(ctx, ref.Name, ref.Key)
 		if err != nil {
 			b.missing(field, "ConfigMap", ref.Name, ref.Key, ref.Optional, err)
 			return
@@ -270,7 +271,7 @@ func (b *builder) addVar(ctx context.Context, v *corev1.EnvVar) {
 		b.add(field, v.Name, value)
 	case from.SecretKeyRef != nil:
 		ref := from.SecretKeyRef
-		value, err := b.p.secretKey(ctx, ref.Name, ref.Key)
+		value, err := b.secretKey(ctx, ref.Name, ref.Key)
 		if err != nil {
 			b.missing(field, "Secret", ref.Name, ref.Key, ref.Optional, err)
 			return

@@ -9,12 +9,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/lineartest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/internal/testlog"
 )
@@ -371,4 +374,84 @@ func (p panicking) ConfigMaps(namespace string) corev1client.ConfigMapInterface 
 		panic("out of range")
 	}
 	return p.ConfigMapsGetter.ConfigMaps(namespace)
+}
+
+// TestManyContainersAreFoundInLinearTime: each container of a pod is prepared, and a user may make thousands.
+func TestManyContainersAreFoundInLinearTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the race detector, which runs with -short, changes what a call costs")
+	}
+	w := newWorld(t, func(cfg *Config) { cfg.Services = nil })
+	lineartest.Check(t, 2000, func(n int) func() {
+		pod := podOf(corev1.Container{})
+		pod.Spec.Containers = nil
+		for i := range n {
+			pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprintf("container-%05d", i)})
+		}
+		return func() {
+			p := w.resolver.Pod(pod)
+			for i := range pod.Spec.Containers {
+				if _, err := p.Container(t.Context(), pod.Spec.Containers[i].Name, Addresses{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := p.Container(t.Context(), "another", Addresses{}); err == nil {
+				t.Error("a container that the pod does not have")
+			}
+		}
+	})
+}
+
+// TestAnObjectIsReadOnceInACall: a pod of a few KB names an object thousands of times that is not there, or
+// lacks its keys, or of which the API server says nothing.
+func TestAnObjectIsReadOnceInACall(t *testing.T) {
+	const refs = 20
+	for name, c := range map[string]struct {
+		object   string
+		optional bool
+		fault    *apitest.Fault
+		took     time.Duration
+	}{
+		"an optional object that is not there": {object: "absent", optional: true},
+		"an object that is not there":          {object: "absent"},
+		"optional keys that are not there":     {object: "there", optional: true},
+		"keys that are not there":              {object: "there"},
+		"no answer":                            {object: "there", fault: &apitest.Fault{Match: apitest.Match{Resource: "configmaps,secrets"}, Hang: true}, took: DefaultCallTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, func(cfg *Config) { cfg.Services = nil }, configMap("there", nil), secret("there", nil))
+				if c.fault != nil {
+					w.server.Inject(*c.fault)
+				}
+				var env []corev1.EnvVar
+				var sources []corev1.VolumeProjection
+				object, items := corev1.LocalObjectReference{Name: c.object}, []corev1.KeyToPath{{Key: "K", Path: "k"}}
+				for i := range refs {
+					env = append(env, configMapRef(fmt.Sprint("C", i), c.object, "K", c.optional), secretRef(fmt.Sprint("S", i), c.object, "K", c.optional))
+					sources = append(sources,
+						corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: object, Items: items, Optional: &c.optional}},
+						corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: object, Items: items, Optional: &c.optional}})
+				}
+				pod := podOf(corev1.Container{Env: env})
+				pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}}
+				p := w.pod(pod)
+				for what, call := range map[string]func() error{
+					"Container": func() error { _, err := p.Container(t.Context(), "app", Addresses{}); return err },
+					"Volume":    func() error { _, err := p.Volume(t.Context(), "v"); return err },
+				} {
+					before, began := w.count("configmaps")+w.count("secrets"), time.Now()
+					if err := call(); (err == nil) != c.optional || err != nil && strings.Count(err.Error(), "\n") != 2*refs-1 {
+						t.Errorf("%s: %v", what, err)
+					}
+					if n := w.count("configmaps") + w.count("secrets") - before; n > 2 {
+						t.Errorf("%s: %d requests about two objects", what, n)
+					}
+					if took := time.Since(began); took > 2*c.took {
+						t.Errorf("%s: took %v", what, took)
+					}
+				}
+			})
+		})
+	}
 }

@@ -27,6 +27,9 @@ type Pod struct {
 	memory   *Memory     // nil: none
 	refresh  bool        // see Resolver.Refresh
 
+	once       sync.Once
+	containers map[string]*corev1.Container // by name; made once
+
 	mu       sync.Mutex
 	objects  map[objectKey]any
 	noAnswer bool // a request has found that the API server can't be reached
@@ -67,18 +70,21 @@ func (a Addresses) of(pod *corev1.Pod) Addresses {
 
 // container returns the container of this name, of whatever kind.
 func (p *Pod) container(name string) (*corev1.Container, error) {
-	spec := &p.pod.Spec
-	for _, list := range [...][]corev1.Container{spec.Containers, spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i], nil
+	p.once.Do(func() {
+		spec := &p.pod.Spec
+		p.containers = make(map[string]*corev1.Container, len(spec.Containers)+len(spec.InitContainers)+len(spec.EphemeralContainers))
+		for i := range spec.EphemeralContainers {
+			c := (*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon)
+			p.containers[c.Name] = c
+		}
+		for _, list := range [...][]corev1.Container{spec.InitContainers, spec.Containers} {
+			for i := range list {
+				p.containers[list[i].Name] = &list[i]
 			}
 		}
-	}
-	for i := range spec.EphemeralContainers {
-		if spec.EphemeralContainers[i].Name == name {
-			return (*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon), nil
-		}
+	})
+	if c := p.containers[name]; c != nil {
+		return c, nil
 	}
 	return nil, fmt.Errorf("the pod has no container %q", name)
 }
@@ -120,9 +126,49 @@ func (p *Pod) trustBundles(ctx context.Context, selector string) (*certificatesv
 	})
 }
 
+// A turn is one call of Container or Volume. It asks for each object once, although the pod may name one
+// thousands of times. What has lacked something, the next call reads again.
+type turn struct {
+	p       *Pod
+	failed  map[objectKey]error
+	lacking map[objectKey]bool
+}
+
+func (t *turn) configMap(ctx context.Context, name string) (*corev1.ConfigMap, error) {
+	return once(ctx, t, "ConfigMap", name, t.p.configMap)
+}
+
+func (t *turn) secret(ctx context.Context, name string) (*corev1.Secret, error) {
+	return once(ctx, t, "Secret", name, t.p.secret)
+}
+
+func (t *turn) trustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
+	return once(ctx, t, "ClusterTrustBundle", name, t.p.trustBundle)
+}
+
+func (t *turn) trustBundles(ctx context.Context, selector string) (*certificatesv1.ClusterTrustBundleList, error) {
+	return once(ctx, t, "ClusterTrustBundleList", selector, t.p.trustBundles)
+}
+
+// once returns what get returns, or the error that it has returned in this turn. The Pod keeps objects.
+func once[T any](ctx context.Context, t *turn, kind, name string, get func(context.Context, string) (*T, error)) (*T, error) {
+	key := objectKey{kind: kind, name: name}
+	if err := t.failed[key]; err != nil {
+		return nil, err
+	}
+	obj, err := get(ctx, name)
+	if err != nil {
+		if t.failed == nil {
+			t.failed = map[objectKey]error{}
+		}
+		t.failed[key] = err
+	}
+	return obj, err
+}
+
 // configKey returns a text of a ConfigMap.
-func (p *Pod) configKey(ctx context.Context, name, key string) (string, error) {
-	cm, err := p.configMap(ctx, name)
+func (t *turn) configKey(ctx context.Context, name, key string) (string, error) {
+	cm, err := t.configMap(ctx, name)
 	if err != nil {
 		return "", err
 	}
@@ -134,8 +180,8 @@ func (p *Pod) configKey(ctx context.Context, name, key string) (string, error) {
 }
 
 // secretKey returns a value of a Secret.
-func (p *Pod) secretKey(ctx context.Context, name, key string) (string, error) {
-	secret, err := p.secret(ctx, name)
+func (t *turn) secretKey(ctx context.Context, name, key string) (string, error) {
+	secret, err := t.secret(ctx, name)
 	if err != nil {
 		return "", err
 	}
@@ -144,6 +190,21 @@ func (p *Pod) secretKey(ctx context.Context, name, key string) (string, error) {
 		return "", ErrMissing
 	}
 	return string(value), nil
+}
+
+// lacks records that an object lacks something.
+func (t *turn) lacks(kind, name string) {
+	if t.lacking == nil {
+		t.lacking = map[objectKey]bool{}
+	}
+	t.lacking[objectKey{kind: kind, name: name}] = true
+}
+
+// end lets the next call read the objects again that lacked something.
+func (t *turn) end() {
+	for key := range t.lacking {
+		t.p.forget(key.kind, key.name)
+	}
 }
 
 // away reports whether a request has found that the API server can't be reached. What the

@@ -56,7 +56,8 @@ func IsData(v *corev1.Volume) bool {
 // more than 32 MiB together, or more than the volume's share of 128 MiB for all volumes of the
 // pod, are an error. A file counts 4096 bytes more than its path and content.
 func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) {
-	f := filler{p: p, field: "volume " + name, volume: name, files: map[string]File{}, mode: defaultMode, budget: budget{limit: volumeLimit(&p.pod.Spec)}}
+	f := filler{turn: turn{p: p}, field: "volume " + name, volume: name, files: map[string]File{}, mode: defaultMode, budget: budget{limit: volumeLimit(&p.pod.Spec)}}
+	defer f.end()
 	at := -1
 	for i := range p.pod.Spec.Volumes {
 		if p.pod.Spec.Volumes[i].Name == name {
@@ -96,7 +97,7 @@ func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) 
 
 // filler collects the files of one volume.
 type filler struct {
-	p      *Pod
+	turn
 	field  string
 	volume string
 	files  map[string]File
@@ -128,7 +129,7 @@ func (f *filler) missing(kind, name, key string, optional *bool, err error) {
 	if errors.Is(err, ErrMissing) && optional != nil && *optional {
 		return
 	}
-	f.p.forget(kind, name)
+	f.lacks(kind, name)
 	f.fail(&SourceError{Kind: kind, Namespace: f.p.pod.Namespace, Name: name, Key: key, Wait: true, Err: apierr.Permission(err, "podenv.yaml")})
 }
 
@@ -208,7 +209,7 @@ func (f *filler) project(ctx context.Context, source int, s *corev1.VolumeProjec
 }
 
 func (f *filler) configMap(ctx context.Context, name string, items []corev1.KeyToPath, optional *bool) {
-	cm, err := f.p.configMap(ctx, name)
+	cm, err := f.turn.configMap(ctx, name)
 	if err != nil {
 		f.missing("ConfigMap", name, "", optional, err)
 		return
@@ -222,7 +223,7 @@ func (f *filler) configMap(ctx context.Context, name string, items []corev1.KeyT
 }
 
 func (f *filler) secret(ctx context.Context, name string, items []corev1.KeyToPath, optional *bool) {
-	secret, err := f.p.secret(ctx, name)
+	secret, err := f.turn.secret(ctx, name)
 	if err != nil {
 		f.missing("Secret", name, "", optional, err)
 		return
