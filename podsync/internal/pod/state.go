@@ -169,10 +169,12 @@ type End struct {
 
 // A keptReport is the last report of an instance that had ended when the gate closed. If the
 // next List does not have the instance, nothing else remembers its exit codes, or that Stop
-// has ended it.
+// has ended it, and why.
 type keptReport struct {
-	status *corev1.PodStatus // nil if there is none
-	end    *termination      // nil if it had not begun
+	status      *corev1.PodStatus // nil if there is none
+	annotations map[string]string // that the API lacks
+	deletes     bool              // a report had Delete and Stopped
+	end         *termination      // nil if it had not begun
 }
 
 // A refusal is an answer of Update that would be given again.
@@ -843,9 +845,31 @@ func (t *State) mayRun() {
 	}
 }
 
-// keepReport keeps what is known of an instance that has ended, while the gate is closed.
-func (t *State) keepReport(status *corev1.PodStatus, end *termination) {
-	t.provider.kept = &keptReport{status: status, end: end}
+// keepResult keeps the result of a call that has ended the instance while the gate is closed. What
+// was kept before of the instance stays unless the result says something else.
+func (t *State) keepResult(c *Call, st *Report) {
+	kept := &keptReport{}
+	if before := t.provider.kept; before != nil {
+		*kept = *before
+	}
+	if kept.end == nil {
+		kept.end = c.end
+	}
+	if !equality.Semantic.DeepEqual(&st.Status, &corev1.PodStatus{}) {
+		t.nameContainer(&st.Status)
+		if kept.status != nil {
+			addUnsaid(&st.Status, kept.status)
+		}
+		kept.status = &st.Status
+	}
+	for key, value := range st.Annotations {
+		if kept.annotations == nil {
+			kept.annotations = map[string]string{}
+		}
+		kept.annotations[key] = value
+	}
+	kept.deletes = kept.deletes || st.Delete
+	t.provider.kept = kept
 }
 
 // recall applies the kept report to a pod that the provider no longer holds. It reports false
@@ -857,6 +881,8 @@ func (t *State) recall(now Instant) bool {
 		return false
 	}
 	t.setReport(kept.status)
+	t.takeAnnotations(kept.annotations)
+	t.provider.deletes = kept.deletes
 	if kept.end != nil {
 		t.beginTermination(now, kept.end.reason, kept.end.failure, kept.end.grace)
 	} else {
@@ -879,7 +905,9 @@ func (t *State) reset(now Instant) {
 	case pod == nil:
 	case report != nil && (stopped || t.ended()),
 		stopped && t.end != nil && t.end.stops > 0: // what Stop has ended is not started again
-		t.keepReport(report.DeepCopy(), t.end) // not the whole pod that has it
+		t.provider.kept = &keptReport{ // not the whole pod that has the report
+			status: report.DeepCopy(), annotations: t.newAnnotations(), deletes: t.provider.deletes, end: t.end,
+		}
 	}
 	p := &t.provider
 	*p = providerState{lasting: p.lasting}
@@ -920,11 +948,7 @@ func (t *State) take(now Instant, st *Report) {
 	}
 	t.nameContainer(&st.Status)
 	if before := t.provider.status; before != nil {
-		// The previous report is not stored. A container that only it has keeps
-		// its state, or an exit code would be lost.
-		st.Status.InitContainerStatuses = addMissing(st.Status.InitContainerStatuses, before.InitContainerStatuses, false)
-		st.Status.ContainerStatuses = addMissing(st.Status.ContainerStatuses, before.ContainerStatuses, false)
-		st.Status.EphemeralContainerStatuses = addMissing(st.Status.EphemeralContainerStatuses, before.EphemeralContainerStatuses, false)
+		addUnsaid(&st.Status, before)
 	}
 	quiet := t.quiet(&st.Status)
 	t.setReport(&st.Status)
@@ -1144,8 +1168,16 @@ func placesOf(list []corev1.ContainerStatus) map[string]int {
 	return places
 }
 
-// addMissing returns list with the containers of other that it lacks, has
+// addUnsaid adds to a report what the one before says of containers, which is not stored. A container
+// that only that one has keeps its state, or an exit code would be lost.
+func addUnsaid(next, before *corev1.PodStatus) {
+	next.InitContainerStatuses = addMissing(next.InitContainerStatuses, before.InitContainerStatuses, false)
+	next.ContainerStatuses = addMissing(next.ContainerStatuses, before.ContainerStatuses, false)
+	next.EphemeralContainerStatuses = addMissing(next.EphemeralContainerStatuses, before.EphemeralContainerStatuses, false)
+}
+
 // without a state, or of which it has forgotten the end; with endsOnly those that have ended.
+// addMissing returns list with the containers of other that it lacks, has
 func addMissing(list, other []corev1.ContainerStatus, endsOnly bool) []corev1.ContainerStatus {
 	if len(other) == 0 {
 		return list
@@ -1197,7 +1229,7 @@ func (t *State) callStarted(now Instant, seq uint64, s Action) *Call {
 	case Save:
 		c.End, t.provider.saved.Unsure = t.end.record(), true
 	case Stop:
-		c.Over, c.Reason = t.stopped(), t.end.reason
+		c.Over, c.Reason, c.end = t.stopped(), t.end.reason, t.end
 		t.end.stops++
 		t.end.passed = s.Grace
 	}
@@ -1216,7 +1248,7 @@ func (t *State) callReturned(at Moment, ev Returned) (news News) {
 		// effect.
 		t.provider.born = ev.Seq
 		if ev.Result == Succeeded && ev.Report.Stopped && !t.rules.Releases && !t.Known() {
-			t.keepReport(&ev.Report.Status, nil)
+			t.keepResult(c, ev.Report)
 		}
 		news.Stale, news.Relist = true, true
 		return news

@@ -219,7 +219,8 @@ type Call struct {
 	Pinned      bool              // of Patch: a change of the phase needs the version of Pod; of Delete: it needs that version
 	Over        bool              // of Patch: it stores the final status; of Stop: the pod had stopped
 
-	seq  uint64 // when it began, in the order of events
-	want uint64 // of Patch: the statusSeq that it stores
+	seq  uint64       // when it began, in the order of events
+	want uint64       // of Patch: the statusSeq that it stores
+	end  *termination // of Stop: why the pod ends
 	fate fate
 }
