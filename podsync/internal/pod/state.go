@@ -921,7 +921,7 @@ func (t *State) reset(now Instant) {
 	}
 	if pod == nil { // an orphan: it is verified again
 		t.api.presence, p.instance, p.sight = orphan, held, listed
-		t.suspect.at = now + t.suspect.wait
+		t.suspect.at, t.suspect.goneSince, t.suspect.unsure = now+t.suspect.wait, 0, false
 		return
 	}
 	t.api.pod = nil
