@@ -405,7 +405,7 @@ func (t *State) Apply(at Moment, event Event) (news News, err error) {
 			news.Changed = true
 		}
 	case LossBelieved:
-		if t.mayBeLost() {
+		if t.mayBeLost() && !t.asked() {
 			news.Lost = t.markLost(at)
 		}
 	case LossQuestioned:
@@ -1798,6 +1798,12 @@ func (t *State) mayBeLost() bool { return t.provider.sight == doubted || t.provi
 // MayBeLost reports whether the pod is lost if the Lists are to be believed, and since when they
 // leave it out.
 func (t *State) MayBeLost() (since Instant, yes bool) { return t.provider.lostSince, t.mayBeLost() }
+
+// asked reports whether a call is under way whose answer says whether the provider holds the pod.
+func (t *State) asked() bool {
+	c := t.call.inflight
+	return c != nil && (c.Op == Inspect || c.Op == Update)
+}
 
 // Evictable reports whether the API has the pod, as far as is known, and it has not stopped.
 func (t *State) Evictable() bool { return t.Seen() && !t.stopped() && !t.gone() }
