@@ -4,10 +4,13 @@
 package pod
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/internal/lineartest"
 )
 
 func isWaiting(name string) corev1.ContainerStatus {
@@ -148,4 +151,23 @@ func TestMutableChanged(t *testing.T) {
 	if next.ServiceAccountName = "s"; mutableChanged(base(), next) {
 		t.Error("a field that can't change")
 	}
+}
+
+// A report may have as many annotations as it likes, and all pods wait while it is applied.
+func TestManyAnnotationsAreLinear(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the race detector, which runs with -short, changes what a call costs")
+	}
+	lineartest.Check(t, 2000, func(n int) func() {
+		report := runs()
+		report.Annotations = map[string]string{}
+		for i := range n {
+			report.Annotations[fmt.Sprintf("example.com/%05d", i)] = "v"
+		}
+		return func() {
+			if s := runningPod().says(report); len(s.newAnnotations()) != n {
+				t.Errorf("%d annotations", len(s.newAnnotations()))
+			}
+		}
+	})
 }

@@ -997,7 +997,8 @@ func (t *State) takeAnnotations(annotations map[string]string) {
 		return
 	}
 	for key, value := range annotations {
-		if last, ok := t.provider.annotations[key]; ok && last == value {
+		last, known := t.provider.annotations[key]
+		if known && last == value {
 			continue
 		}
 		if t.provider.annotations == nil {
@@ -1009,7 +1010,7 @@ func (t *State) takeAnnotations(annotations map[string]string) {
 				continue
 			}
 		}
-		if !slices.Contains(t.provider.unsaved, key) {
+		if !known || !slices.Contains(t.provider.unsaved, key) {
 			t.provider.unsaved = append(t.provider.unsaved, key)
 		}
 		t.write.news.statusSeq++
