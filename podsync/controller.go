@@ -63,7 +63,7 @@ func New(cfg Config) (*Controller, error) {
 		epoch:   time.Now().Add(-time.Second), // so that no instant is 0
 		handler: cfg.ErrorHandler, run: c.run,
 		kick: make(chan struct{}, 1), relist: make(chan struct{}, 1), verify: make(chan struct{}, 1),
-		pods: map[types.UID]*entry{}, names: map[types.NamespacedName]*entry{},
+		pods: map[types.UID]*entry{}, names: map[types.NamespacedName]*entry{}, nameless: map[types.NamespacedName]bool{},
 	}
 	c.observer = &observer{pods: c.pods, warnings: cfg.EventRecorder, containers: cfg.ContainerEvents}
 	c.observer.hooks = c.observer.containHooks(cfg.Hooks)
@@ -109,6 +109,7 @@ func New(cfg Config) (*Controller, error) {
 			breaker: queue.Breaker{Trip: statusWriters, Policy: retries}, retried: map[string]instant{},
 		},
 	}
+	c.lister.forget = func(t *entry) { c.loop.forget(c.run.callCtx, t) }
 	return c, nil
 }
 

@@ -93,6 +93,26 @@ func TestNothingIsPlannedWhileTheGateIsClosed(t *testing.T) {
 	}
 }
 
+// An instance without a UID has become one without a pod, because the gate has closed. That the API has another
+// pod of its name does not say that it is gone: it may be that pod's by now.
+func TestTheAPIIsNotAskedAboutAnInstanceWithoutUID(t *testing.T) {
+	c, err := New(Config{Client: silent{}, Provider: empty{}, NodeName: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := c.pods.moment()
+	for _, uid := range []types.UID{"u", ""} {
+		pod := c.pods.add(Ref{UID: uid, Namespace: "ns", Name: "a"}, core.NewLeftover(&c.pods.rules, at.Since, 1, "n"))
+		c.pods.apply(pod, at, core.GateClosed{})
+		if _, suspect := pod.Suspect(); !suspect {
+			t.Fatal("no suspect")
+		}
+	}
+	if questions, _ := c.suspects.due(); len(questions) != 1 || questions[0].t.ref.UID != "u" {
+		t.Errorf("%d questions", len(questions))
+	}
+}
+
 // A namespace whose webhook works again says nothing of the others.
 func TestWhoseBackoffEnds(t *testing.T) {
 	c, err := New(Config{Client: silent{}, Provider: empty{}, NodeName: "n"})

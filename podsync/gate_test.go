@@ -18,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
@@ -801,5 +802,100 @@ func TestASlowStartKeepsItsNameOverAClosedGate(t *testing.T) {
 		if w.backend.Running(first.UID) || !w.backend.Running(second.UID) {
 			t.Errorf("the first one runs: %v, the second one: %v", w.backend.Running(first.UID), w.backend.Running(second.UID))
 		}
+	})
+}
+
+// The API server was restored from a backup that lacks the pods, so too many orphans are held back. Then the
+// gate closes, and the API server gets the pods back. What it has said before the gate closed stops none of
+// them when the gate opens, although the informer does not show them yet.
+func TestWhatWasSaidBeforeTheGateClosedStopsNoOrphan(t *testing.T) {
+	const pods = 8
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		var log lines
+		w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
+		closed := w.gated()
+		w.cfg.Relist = 10 * time.Second
+		var orphans []*corev1.Pod
+		for i := range pods {
+			orphans = append(orphans, newPod(fmt.Sprint("p", i), func(p *corev1.Pod) { p.Namespace, p.UID = "default", types.UID(fmt.Sprint("uid-", i)) }))
+			w.backend.Plant(orphans[i])
+		}
+		other := w.bind(newPod("other"))
+		w.run()
+		pass(2 * time.Minute)
+		if len(w.masses) == 0 {
+			t.Fatal("no orphan is held back")
+		}
+		closed.Store(true)
+		w.backend.Edit(other.UID, func(st *corev1.PodStatus) { st.Message = "new" }) // its write asks the gate
+		pass(20 * time.Minute)
+		if strings.Contains(log.String(), "Stopping an orphan") {
+			t.Error("it says that it stops orphans while the gate is closed")
+		}
+		blind := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "list,watch"}, Err: apitest.ErrConnRefused})
+		w.server.BreakWatches(watches)
+		for _, pod := range orphans {
+			w.server.Put(pod)
+		}
+		closed.Store(false)
+		pass(time.Minute)
+		blind()
+		pass(time.Minute)
+		if n := w.callsOf(podsync.OpStop); n > 0 {
+			t.Errorf("%d calls of Stop", n)
+		}
+		for _, pod := range orphans {
+			w.expectPhase(pod.Name, corev1.PodRunning)
+		}
+	})
+}
+
+// A hesitant backend knows names only, and its first Stop gets no answer for a while.
+type hesitant struct {
+	byName
+	slow *atomic.Bool
+}
+
+func (b hesitant) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	if b.slow.CompareAndSwap(true, false) {
+		time.Sleep(10 * time.Second)
+		return podsync.State{}, errors.New("no answer")
+	}
+	return b.byName.Stop(ctx, ref, opts)
+}
+
+// The gate closes while the instance of an earlier pod, which has no UID, is being stopped. Another process
+// stops it, and starts the pod of the name. That instance is not the earlier one, and the API's answer
+// about the pod does not say that it is gone.
+func TestAnInstanceWithoutUIDIsAnotherOneAfterTheGate(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.backend.Plant(newPod("a", func(p *corev1.Pod) { p.Namespace, p.UID = "default", "old" }))
+		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
+		l, slow := &lock{}, new(atomic.Bool)
+		slow.Store(true)
+		l.holder.Store(1)
+		process := func(number int32) {
+			w.fork(func(cfg *podsync.Config) {
+				cfg.Gate, cfg.Relist = l.gate(number), 5*time.Second
+				cfg.Provider = hesitant{byName{cfg.Provider.(*podsynctest.Provider), w}, slow}
+			})
+		}
+		process(1)
+		pass(3 * time.Second)
+		if slow.Load() {
+			t.Fatal("the earlier instance is not being stopped")
+		}
+		l.holder.Store(2)
+		process(2)
+		pass(time.Minute)
+		if w.backend.Running("old") || !w.backend.Running(pod.UID) {
+			t.Fatal("the other process does not run the pod")
+		}
+		l.holder.Store(1)
+		pass(10 * time.Minute)
+		if starts := w.callsOf(podsync.OpStart); starts != 1 || !w.backend.Running(pod.UID) {
+			t.Errorf("%d calls of Start, runs: %v", starts, w.backend.Running(pod.UID))
+		}
+		w.expectPhase("a", corev1.PodRunning)
 	})
 }

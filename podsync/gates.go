@@ -76,8 +76,18 @@ func (g *gates) mayAct(t *entry) bool {
 }
 
 // joined reports whether a List was applied and the gate of the pod's node is open, so that the pod
-// may be decided about. The lock of the table must be held.
-func (g *gates) joined(t *entry) bool { return g.pods.synced && g.mayAct(t) }
+// may be decided about. If the List has an instance that may be that of an earlier pod of the name, the
+// next one decides, and is called at once. The lock of the table must be held.
+func (g *gates) joined(t *entry) bool {
+	if !g.pods.synced || !g.mayAct(t) {
+		return false
+	}
+	undecided := !t.Known() && g.pods.nameless[nameOf(t.ref)]
+	if undecided {
+		wake(g.pods.relist)
+	}
+	return !undecided
+}
 
 // get returns a node. The lock of the table must be held.
 func (g *gates) get(node string) *gatedNode {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -38,6 +39,7 @@ type lister struct {
 	relist   time.Duration
 	retries  backoff.Policy // of List
 	ready    *lifecycle.Ready
+	forget   func(t *entry) // drops a pod
 
 	health listHealth
 	hold   hold // the last List has left out too many pods
@@ -126,7 +128,7 @@ func (l *lister) list(ctx context.Context) error {
 		l.pods.retry(core.Calls, at, func(*entry) bool { return true }) // the backend is back
 	}
 	l.health = listHealth{}
-	l.pods.listed = begin
+	l.pods.listed, l.pods.nameless = begin, map[types.NamespacedName]bool{}
 	for i := range states {
 		l.apply(at, begin, &states[i], fps[i])
 	}
@@ -179,12 +181,19 @@ func (l *lister) tellFound(ctx context.Context) {
 // apply applies one entry of a List that began at begin.
 func (l *lister) apply(at core.Moment, begin uint64, st *State, fp uint64) {
 	t := l.pods.find(st.Ref)
+	if t != nil && t.ref.UID == "" && t.Orphan() && t.InFlight(core.Calls) == nil {
+		// It was the instance of an earlier pod of the name when the gate closed. Whose it is now, this
+		// List decides.
+		l.forget(t)
+		t = l.pods.find(st.Ref)
+	}
 	if t == nil {
 		if st.UID == "" {
 			// It may be the instance of any pod of the name: none is absent.
 			for t := l.pods.names[nameOf(st.Ref)]; t != nil; t = t.next {
 				t.shown = begin
 			}
+			l.pods.nameless[nameOf(st.Ref)] = true
 			l.observer.dropped(st.Ref, DroppedAmbiguous, nil)
 			return
 		}
@@ -212,11 +221,12 @@ func (l *lister) foreign(st *State) bool {
 // backend keeps no UIDs, so t would be taken to run already.
 func (l *lister) supersede(t *entry, ref Ref, at core.Moment) {
 	if !l.gates.mayAct(t) {
+		l.pods.nameless[nameOf(ref)] = true
 		l.observer.dropped(ref, DroppedAmbiguous, nil)
 		return
 	}
-	if t.InFlight(core.Calls) != nil {
-		return // Start is under way, and the List is older
+	if t.InFlight(core.Calls) != nil || t.Held() {
+		return // Start was called, and the List is older
 	}
 	earlier := l.pods.add(ref, core.NewLeftover(&l.pods.rules, at.Since, l.pods.tick(), l.gates.nodeOf(t)))
 	earlier.shown = l.pods.listed

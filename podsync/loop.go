@@ -98,6 +98,7 @@ type table struct {
 	listed   uint64 // when the last List that was applied began; 0: none was
 	pods     map[types.UID]*entry
 	names    map[types.NamespacedName]*entry // heads of chains
+	nameless map[types.NamespacedName]bool   // the last List has an instance without a UID, and has not decided whose it is
 	dirty    []*entry
 	queues   [queueCount]queue.Fifo[*entry] // of those that wait for a place
 	wakes    queue.Heap[*entry]

@@ -5,6 +5,7 @@ package podsync_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -258,6 +259,35 @@ func TestAnInstanceWithoutUIDOfAnEarlierPodIsStoppedFirst(t *testing.T) {
 		pass(time.Hour)
 		w.expectCalls("stop a 1s Orphaned", "release a", "start a")
 	})
+}
+
+// The first List does not decide about such an instance: no pod has its name yet, or the gate was not asked
+// before it.
+func TestAnInstanceWithoutUIDIsStoppedAlthoughAListHasPassedIt(t *testing.T) {
+	for name, gated := range map[string]bool{"the pod comes later": false, "the gate opens later": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				w.wrap = func(p *podsynctest.Provider) podsync.Provider { return byName{p, w} }
+				w.cfg.Relist = time.Hour
+				w.backend.Plant(newPod("a", func(p *corev1.Pod) { p.Namespace, p.UID = "default", "old" }))
+				var pod *corev1.Pod
+				if gated {
+					w.gated()
+					pod = w.bind(newPod("a"))
+				}
+				w.run()
+				pass(time.Minute)
+				if !gated {
+					pod = w.bind(newPod("a"))
+					pass(time.Minute)
+				}
+				w.expectCalls("stop a 1s Orphaned", "release a", "start a")
+				if w.backend.Running("old") || !w.backend.Running(pod.UID) {
+					t.Error("the earlier pod runs, or the pod does not")
+				}
+			})
+		})
+	}
 }
 
 // byName is a backend that knows names only.
@@ -564,6 +594,47 @@ func TestThePodThatIsReplacedStopsAlthoughNoGETIsAnswered(t *testing.T) {
 		pass(time.Minute)
 		if w.backend.Running(old.UID) || !w.backend.Running(pod.UID) {
 			t.Errorf("the old pod runs: %v, the new one: %v", w.backend.Running(old.UID), w.backend.Running(pod.UID))
+		}
+	})
+}
+
+// A slowList is a backend that knows names only, whose List takes its time: it has what there was when it began.
+type slowList struct {
+	byName
+	takes *atomic.Int64 // nanoseconds
+}
+
+func (b slowList) List(ctx context.Context) ([]podsync.State, error) {
+	states, err := b.byName.List(ctx)
+	time.Sleep(time.Duration(b.takes.Load()))
+	return states, err
+}
+
+// A List begins while the instance of an earlier pod of the name is being stopped. When it ends, Start of the
+// pod was called and has failed. The end of the earlier instance is not the pod's.
+func TestAListOfBeforeStartHasNothingOfThePod(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		takes := new(atomic.Int64)
+		w.wrap = func(p *podsynctest.Provider) podsync.Provider { return slowList{byName{p, w}, takes} }
+		w.cfg.Relist = 2 * time.Second
+		w.backend.Plant(newPod("a", func(p *corev1.Pod) { p.Namespace, p.UID = "default", "old" }))
+		w.backend.Finish("old", 0)
+		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
+		slow := w.backend.Inject(podsynctest.Fault{Op: podsync.OpStop, Delay: 5 * time.Second, Times: 1})
+		fails := w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Err: errors.New("the name is in use")})
+		w.run()
+		takes.Store(int64(10 * time.Second)) // of the next one
+		pass(15 * time.Second)
+		slow()
+		takes.Store(0)
+		if len(w.backend.Held()) > 0 {
+			t.Fatal("the earlier instance is still there")
+		}
+		fails()
+		pass(time.Minute)
+		w.expectPhase("a", corev1.PodRunning)
+		if !w.backend.Running(pod.UID) {
+			t.Error("it does not run")
 		}
 	})
 }

@@ -108,7 +108,8 @@ func (s *suspects) due() (questions []question, idle bool) {
 	defer s.pods.mu.Unlock()
 	now := s.pods.now()
 	for _, t := range s.pods.pods {
-		if suspicion, suspect := t.Suspect(); suspect && suspicion.Due <= now && s.gates.mayAct(t) {
+		// Whose an instance without a UID is, the API can't say: a List decides.
+		if suspicion, suspect := t.Suspect(); suspect && suspicion.Due <= now && t.ref.UID != "" && s.gates.mayAct(t) {
 			questions = append(questions, question{t: t, node: s.nodeOf(t), missing: suspicion.Missing})
 		}
 	}

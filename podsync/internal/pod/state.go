@@ -624,7 +624,7 @@ func (t *State) MayBe(seq uint64) bool {
 	if call := t.call.inflight; call != nil && call.Op == Start {
 		return call.seq < seq
 	}
-	return t.api.pod == nil || t.Held() || t.stopped() || t.evidence()
+	return t.api.pod == nil || t.Held() && t.provider.born < seq || t.stopped() || t.evidence()
 }
 
 // LastReport returns the last report of the provider, or the status that the API has stored
@@ -1177,8 +1177,8 @@ func addUnsaid(next, before *corev1.PodStatus) {
 	next.EphemeralContainerStatuses = addMissing(next.EphemeralContainerStatuses, before.EphemeralContainerStatuses, false)
 }
 
-// without a state, or of which it has forgotten the end; with endsOnly those that have ended.
 // addMissing returns list with the containers of other that it lacks, has
+// without a state, or of which it has forgotten the end; with endsOnly those that have ended.
 func addMissing(list, other []corev1.ContainerStatus, endsOnly bool) []corev1.ContainerStatus {
 	if len(other) == 0 {
 		return list
@@ -1226,6 +1226,9 @@ func (t *State) callStarted(now Instant, seq uint64, s Action) *Call {
 	}
 	switch s.Op {
 	case Start:
+		if t.provider.instance == none {
+			t.provider.born = seq // a List that began before has nothing of it
+		}
 		t.becomeHeld()
 	case Save:
 		c.End, t.provider.saved.Unsure = t.end.record(), true
@@ -1796,15 +1799,15 @@ func (t *State) Known() bool { return t.provider.sight >= listed }
 // mayBeLost reports whether the pod is lost if the Lists are to be believed.
 func (t *State) mayBeLost() bool { return t.provider.sight == doubted || t.provider.sight == missed }
 
-// MayBeLost reports whether the pod is lost if the Lists are to be believed, and since when they
-// leave it out.
-func (t *State) MayBeLost() (since Instant, yes bool) { return t.provider.lostSince, t.mayBeLost() }
-
 // asked reports whether a call is under way whose answer says whether the provider holds the pod.
 func (t *State) asked() bool {
 	c := t.call.inflight
 	return c != nil && (c.Op == Inspect || c.Op == Update)
 }
+
+// MayBeLost reports whether the pod is lost if the Lists are to be believed, and since when they
+// leave it out.
+func (t *State) MayBeLost() (since Instant, yes bool) { return t.provider.lostSince, t.mayBeLost() }
 
 // Evictable reports whether the API has the pod, as far as is known, and it has not stopped.
 func (t *State) Evictable() bool { return t.Seen() && !t.stopped() && !t.gone() }

@@ -152,18 +152,21 @@ func TestWhoseInstanceItMayBe(t *testing.T) {
 		seq   uint64
 		want  bool
 	}{
-		"never started":                   {fresh(), 100, false},
-		"had started before":              {fresh(ran, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }), 100, true},
-		"running":                         {runningPod(), 100, true},
-		"stopped":                         {runningPod().says(exited(0, true)), 100, true},
-		"starting, and the List is older": {fresh().calls(Start, 0), 1, false},
-		"starting, and the List is newer": {fresh().calls(Start, 0), 100, true},
-		"an instance without a pod":       {orphanPod(runs()), 100, true},
-		"being inspected, never started":  {fresh().calls(Inspect, 0), 100, false},
-		"being admitted, and ran before":  {fresh(ran, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }).calls(Admit, 0), 1, true},
-		"the provider held it":            {newScene(testPod()).says(runs()), 1, true},
-		"its phase is final":              {newScene(testPod(phase(corev1.PodFailed))), 1, true},
-		"it has a record":                 {newScene(testPod()).with(func(s *scene) { s.provider.saved.Exists = true }), 1, true},
+		"never started":                          {fresh(), 100, false},
+		"had started before":                     {fresh(ran, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }), 100, true},
+		"running":                                {runningPod(), 100, true},
+		"stopped":                                {runningPod().says(exited(0, true)), 100, true},
+		"starting, and the List is older":        {fresh().calls(Start, 0), 1, false},
+		"starting, and the List is newer":        {fresh().calls(Start, 0), 100, true},
+		"started, and the List is older":         {fresh().calls(Start, 0, later(0)), 1, false},
+		"started, and the List is newer":         {fresh().calls(Start, 0, later(0)), 100, true},
+		"started twice, and the List is between": {fresh().calls(Start, 0, later(0)).with(func(s *scene) { s.seq = 50 }).calls(Start, 0, later(0)), 20, true},
+		"an instance without a pod":              {orphanPod(runs()), 100, true},
+		"being inspected, never started":         {fresh().calls(Inspect, 0), 100, false},
+		"being admitted, and ran before":         {fresh(ran, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }).calls(Admit, 0), 1, true},
+		"the provider held it":                   {newScene(testPod()).says(runs()), 1, true},
+		"its phase is final":                     {newScene(testPod(phase(corev1.PodFailed))), 1, true},
+		"it has a record":                        {newScene(testPod()).with(func(s *scene) { s.provider.saved.Exists = true }), 1, true},
 	} {
 		if got := tc.scene.MayBe(tc.seq); got != tc.want {
 			t.Errorf("%s: %v", name, got)
