@@ -252,3 +252,36 @@ func TestWithoutAStatusGetPodsIsCalledInEachRound(t *testing.T) {
 		})
 	}
 }
+
+// A pod that had ended before the process began has no instance, and podsync does not call Release for it. When
+// it is gone from the API, nothing is asked about it any more.
+func TestPodsThatAreGoneAreNotAskedAbout(t *testing.T) {
+	const pods = 20
+	for name, once := range map[string]bool{"GetPods may be called once": true, "GetPods is called again": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, habits{notFound: known, silent: true, noNames: !once}, func(w *world) {
+				w.change = func(cfg *vkadapter.NodeConfig) {
+					cfg.Adapter = func(a *vkadapter.Config) { a.ListOnce = once }
+				}
+				for i := range pods {
+					name := fmt.Sprint("old-", i)
+					w.pod(name, corev1.RestartPolicyNever)
+					apitest.Edit(w.s, "default", name, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+				}
+				w.start()
+				w.pod("web", corev1.RestartPolicyAlways)
+				pass(time.Minute)
+				w.phase("after a minute", "web", corev1.PodRunning)
+				for i := range pods {
+					w.delete(fmt.Sprint("old-", i))
+				}
+				pass(20 * time.Minute)
+				before := w.p.count("GetPod")
+				pass(time.Hour)
+				if n := w.p.count("GetPod") - before; n > 70 {
+					t.Errorf("GetPod was called %d times in an hour, and one pod runs", n)
+				}
+			})
+		})
+	}
+}

@@ -34,20 +34,23 @@ func (e environment) prepare(ctx context.Context, pod *corev1.Pod) (*corev1.Pod,
 	if e.resolver == nil {
 		return resolved, nil
 	}
-	source := e.resolver.Pod(pod)
+	source, there := e.resolver.Pod(pod), inquiry{environment: e, namespace: pod.Namespace, known: map[sourceName]bool{}}
 	var errs []error
 	for _, list := range [][]corev1.Container{resolved.Spec.InitContainers, resolved.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
 			env, err := source.Container(ctx, c.Name, podenv.Addresses{})
 			if err == nil {
-				err = e.reportOptional(ctx, pod, c, &env)
+				err = e.reportOptional(ctx, pod, c, &env, &there)
 			}
 			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
-			late := slices.DeleteFunc(c.Env, func(v corev1.EnvVar) bool { return !slices.Contains(env.Late, v.Name) })
+			late := slices.DeleteFunc(c.Env, func(v corev1.EnvVar) bool {
+				_, is := slices.BinarySearch(env.Late, v.Name)
+				return !is
+			})
 			c.Env, c.EnvFrom = make([]corev1.EnvVar, 0, len(env.Vars)+len(late)), nil
 			for _, v := range env.Vars {
 				c.Env = append(c.Env, corev1.EnvVar{Name: v.Name, Value: v.Value})
@@ -56,17 +59,17 @@ func (e environment) prepare(ctx context.Context, pod *corev1.Pod) (*corev1.Pod,
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, e.reportMandatory(ctx, pod, err))
+		return nil, errors.Join(err, e.reportMandatory(ctx, pod, err, &there))
 	}
 	return resolved, nil
 }
 
 // reportMandatory makes an event for each reference that err names.
-func (e environment) reportMandatory(ctx context.Context, pod *corev1.Pod, err error) error {
+func (e environment) reportMandatory(ctx context.Context, pod *corev1.Pod, err error, there *inquiry) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
 		for _, err := range joined.Unwrap() {
-			errs = append(errs, e.reportMandatory(ctx, pod, err))
+			errs = append(errs, e.reportMandatory(ctx, pod, err, there))
 		}
 		return errors.Join(errs...)
 	}
@@ -76,7 +79,7 @@ func (e environment) reportMandatory(ctx context.Context, pod *corev1.Pod, err e
 	}
 	reason := "FailedToReadMandatory" + source.Kind
 	if errors.Is(source.Err, podenv.ErrMissing) {
-		exists, err := e.exists(ctx, source.Kind, pod.Namespace, source.Name)
+		exists, err := there.has(ctx, source.Kind, source.Name)
 		switch {
 		case err != nil:
 			return err
@@ -92,10 +95,14 @@ func (e environment) reportMandatory(ctx context.Context, pod *corev1.Pod, err e
 
 // reportOptional makes an event for each optional reference of a container that is
 // missing.
-func (e environment) reportOptional(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env *podenv.Environment) error {
+func (e environment) reportOptional(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env *podenv.Environment, there *inquiry) error {
 	optional := func(o *bool) bool { return o != nil && *o }
+	defined := make(map[string]bool, len(env.Vars))
+	for i := range env.Vars {
+		defined[env.Vars[i].Name] = true
+	}
 	for _, v := range c.Env {
-		if _, ok := env.Lookup(v.Name); ok || v.ValueFrom == nil {
+		if v.ValueFrom == nil || defined[v.Name] {
 			continue
 		}
 		kind, name, key := "", "", ""
@@ -106,7 +113,7 @@ func (e environment) reportOptional(ctx context.Context, pod *corev1.Pod, c *cor
 		} else {
 			continue
 		}
-		exists, err := e.exists(ctx, kind, pod.Namespace, name)
+		exists, err := there.has(ctx, kind, name)
 		switch {
 		case err != nil:
 			return err
@@ -125,13 +132,35 @@ func (e environment) reportOptional(ctx context.Context, pod *corev1.Pod, c *cor
 		} else {
 			continue
 		}
-		if exists, err := e.exists(ctx, kind, pod.Namespace, name); err != nil {
+		if exists, err := there.has(ctx, kind, name); err != nil {
 			return err
 		} else if !exists {
 			e.missing(pod, "Optional"+kind+"NotFound", "its variables are left out: there is no "+kind+" "+name)
 		}
 	}
 	return nil
+}
+
+// An inquiry asks about the ConfigMaps and Secrets of a namespace once while a pod is prepared: the
+// pod may name one thousands of times.
+type inquiry struct {
+	environment
+	namespace string
+	known     map[sourceName]bool
+}
+
+type sourceName struct{ kind, name string }
+
+// has reports whether an object exists.
+func (q *inquiry) has(ctx context.Context, kind, name string) (bool, error) {
+	if exists, ok := q.known[sourceName{kind, name}]; ok {
+		return exists, nil
+	}
+	exists, err := q.exists(ctx, kind, q.namespace, name)
+	if err == nil {
+		q.known[sourceName{kind, name}] = exists
+	}
+	return exists, err
 }
 
 // exists reports whether an object exists.

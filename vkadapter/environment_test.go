@@ -5,6 +5,7 @@ package vkadapter
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/lineartest"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
@@ -212,5 +214,63 @@ func TestAProviderMountsWithTheResolver(t *testing.T) {
 	s.Put(pod)
 	if _, err := a.Start(t.Context(), pod); err == nil {
 		t.Error("a pod whose Secret is missing was created")
+	}
+}
+
+// TestManyVariablesAreLinear: a user may give a container as many variables as the API server stores.
+func TestManyVariablesAreLinear(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the race detector, which runs with -short, changes what a call costs")
+	}
+	for name, from := range map[string]*corev1.EnvVarSource{
+		"with values":   nil,
+		"that are late": {FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := apitest.New(apitest.Options{})
+			a, err := New(stub{}, Config{NodeName: "vk", Client: s.Client(apitest.User{}).CoreV1()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			lineartest.Check(t, 3000, func(n int) func() {
+				pod := webPod("1", "")
+				pod.Spec.EnableServiceLinks = new(bool)
+				for i := range n {
+					pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("VARIABLE_%05d", i), ValueFrom: from})
+				}
+				return func() {
+					if got, err := a.environment.prepare(t.Context(), pod); err != nil || len(got.Spec.Containers[0].Env) != n {
+						t.Fatal(err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A pod may refer to one object thousands of times. Each request of the adapter delays others of the client.
+func TestAnObjectIsAskedAboutOnce(t *testing.T) {
+	for what, optional := range map[string]bool{"mandatory": false, "optional": true} {
+		s := apitest.New(apitest.Options{})
+		s.Put(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "there"}, Data: map[string][]byte{"key": []byte("secret")}})
+		a, err := New(stub{}, Config{NodeName: "vk", Client: s.Client(apitest.User{}).CoreV1()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := webPod("1", "")
+		pod.Spec.EnableServiceLinks = new(bool)
+		for i := range 50 {
+			for _, name := range []string{"there", "absent"} {
+				pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprint("V", i, name), ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+					LocalObjectReference: corev1.LocalObjectReference{Name: name}, Key: "another", Optional: &optional,
+				}}})
+			}
+		}
+		if _, err := a.environment.prepare(t.Context(), pod); (err == nil) != optional {
+			t.Errorf("%s: %v", what, err)
+		}
+		if n := len(s.Requests(apitest.Match{Verb: "get", Resource: "secrets"})); n > 110 {
+			t.Errorf("%s: %d requests about two Secrets", what, n)
+		}
 	}
 }

@@ -483,7 +483,13 @@ func (f *finder) foreign(ref podsync.Ref, pod *corev1.Pod) bool {
 // returns reports whether GetPod returns a stray by its name. If not, the names in GetPods are
 // not those of pods, and a call of DeletePod with one could end the instance of another pod.
 func (f *finder) returns(ctx context.Context, stray podsync.Ref) bool {
-	pod, err := within(ctx, pollPatience, &f.polls, "GetPod", stray, func() (*corev1.Pod, error) { return f.getPod(ctx, stray) })
+	if !f.held.beginLook(stray) {
+		return false // GetPod has not answered yet
+	}
+	pod, err := within(ctx, pollPatience, &f.polls, "GetPod", stray, func() (*corev1.Pod, error) {
+		defer f.held.endLook(stray)
+		return f.getPod(ctx, stray)
+	})
 	return err == nil && pod != nil
 }
 

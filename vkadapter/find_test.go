@@ -800,3 +800,41 @@ func TestStopOfAPodThatGetPodCannotFind(t *testing.T) {
 		}
 	}
 }
+
+// mute is a provider whose GetPod does not answer before wait is closed.
+type mute struct {
+	scripted
+	wait chan struct{}
+}
+
+func (p *mute) GetPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	<-p.wait
+	return p.scripted.GetPod(ctx, namespace, name)
+}
+
+// Each List asks about a stray. The calls must not pile up while none of them returns.
+func TestAStrayIsAskedAboutOnceAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &mute{wait: make(chan struct{})}
+		p.pod = webPod("", "Running")
+		a := adapterOf(t, p, Config{})
+		began := time.Now()
+		for range 5 {
+			if a.finder.returns(t.Context(), stray) {
+				t.Error("returned, although GetPod has not")
+			}
+			a.held.others(nil) // the end of a List
+		}
+		if took := time.Since(began); took != pollPatience {
+			t.Errorf("five Lists took %v", took)
+		}
+		close(p.wait)
+		synctest.Wait()
+		if n := len(p.calls); n != 1 {
+			t.Errorf("%d calls of GetPod", n)
+		}
+		if !a.finder.returns(t.Context(), stray) {
+			t.Error("not returned, although GetPod answers")
+		}
+	})
+}

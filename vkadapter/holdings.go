@@ -54,7 +54,7 @@ type holding struct {
 	adopted bool      // an earlier process has called CreatePod
 	started bool      // when it was adopted, its status said that it had started
 	wanted  bool      // podsync has asked about the pod
-	since   time.Time // the first call or the last report about it
+	since   time.Time // the first call or the last report about it, or when needless last asked the Controller
 	before  before
 
 	// Invariant: a pod that waits to appear was created by this process and is not gone.
@@ -860,15 +860,30 @@ func (h *holdings) others(listed map[podsync.Ref]bool) (states []podsync.State) 
 	defer h.mu.Unlock()
 	for ref, p := range h.pods {
 		switch {
-		case listed[ref]:
+		case listed[ref], isStray(ref) && !p.gone && p.looking: // returns has not been answered yet
 		case ref.UID == "", isStray(ref) && !p.gone, !p.wanted && time.Since(p.since) > strayFor:
 			h.drop(ref)
 			h.unname(ref)
 		case p.fresh(), p.ended():
 			states = append(states, p.state())
+		case h.needless(p):
+			h.drop(ref)
+			h.unname(ref)
 		}
 	}
 	return states
+}
+
+// needless reports whether podsync no longer has a pod without an instance, for which it never calls Release. The
+// Controller is asked once in ten minutes. h.mu must be held.
+func (h *holdings) needless(p *holding) bool {
+	c := h.controller()
+	if c == nil || p.holds() || time.Since(p.since) <= strayFor {
+		return false
+	}
+	p.since = time.Now()
+	_, known := c.Get(p.ref)
+	return !known
 }
 
 // ended reports whether the last that the provider has said of the pod is its end.
@@ -980,10 +995,12 @@ func rename(statuses []corev1.ContainerStatus, containers []corev1.Container) {
 	if len(statuses) != len(containers) {
 		return
 	}
-	for _, s := range statuses {
-		if slices.ContainsFunc(containers, func(c corev1.Container) bool { return c.Name == s.Name }) {
-			return
-		}
+	known := make(map[string]bool, len(containers))
+	for i := range containers {
+		known[containers[i].Name] = true
+	}
+	if slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool { return known[s.Name] }) {
+		return
 	}
 	for i := range statuses {
 		statuses[i].Name = containers[i].Name
@@ -993,9 +1010,13 @@ func rename(statuses []corev1.ContainerStatus, containers []corev1.Container) {
 // complete returns the statuses of the containers of a pod that has succeeded: with an exit
 // code 0 of each whose end the provider does not report.
 func complete(statuses []corev1.ContainerStatus, containers []corev1.Container) []corev1.ContainerStatus {
+	places := make(map[string]int, len(statuses))
+	for i := range slices.Backward(statuses) {
+		places[statuses[i].Name] = i // the first one of a name counts
+	}
 	for _, c := range containers {
-		i := slices.IndexFunc(statuses, func(s corev1.ContainerStatus) bool { return s.Name == c.Name })
-		if i < 0 {
+		i, ok := places[c.Name]
+		if !ok {
 			i = len(statuses)
 			statuses = append(statuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image})
 		}

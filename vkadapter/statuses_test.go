@@ -4,10 +4,13 @@
 package vkadapter
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/internal/lineartest"
 )
 
 func TestNamesOfContainers(t *testing.T) {
@@ -48,5 +51,40 @@ func TestContainersOfAPodThatSucceeded(t *testing.T) {
 	}
 	if got[2].Name != "missing" || got[2].Image != "i" || got[2].State.Terminated == nil || got[2].State.Terminated.ExitCode != 0 {
 		t.Errorf("a container that was not reported is %+v", got[2])
+	}
+}
+
+// TestStatesOfALargePodAreLinear: the state of each pod is made in each List, and a user may make a pod of
+// thousands of containers.
+func TestStatesOfALargePodAreLinear(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the race detector, which runs with -short, changes what a call costs")
+	}
+	for name, own := range map[string]bool{"names of the pod": false, "names of the back end": true} {
+		t.Run(name, func(t *testing.T) {
+			lineartest.Check(t, 2000, func(n int) func() {
+				pod := webPod("1", "")
+				pod.Spec.Containers = nil
+				status := corev1.PodStatus{Phase: corev1.PodSucceeded}
+				for i := range n {
+					name := fmt.Sprintf("container-%05d", i)
+					pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: name})
+					if own {
+						name = fmt.Sprintf("processes-%05d", i)
+					}
+					status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{Name: name})
+				}
+				slices.Reverse(status.ContainerStatuses)
+				h := remember()
+				h.want(refWeb, pod)
+				h.polled(refWeb, &status)
+				return func() {
+					st := h.state(refWeb)
+					if len(st.Status.ContainerStatuses) != n || !st.Stopped {
+						t.Errorf("%d statuses, stopped: %v", len(st.Status.ContainerStatuses), st.Stopped)
+					}
+				}
+			})
+		})
 	}
 }
