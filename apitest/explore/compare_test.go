@@ -276,6 +276,25 @@ func TestStoryShowsWhatFollowsANote(t *testing.T) {
 	}
 }
 
+// A line that is too long loses a part of the name, and not the answer.
+func TestStoryShowsTheAnswerOfALongRequest(t *testing.T) {
+	name := "update widgets.example.com/status default/a-name-that-is-longer-than-a-column"
+	for _, c := range []struct {
+		e    entry
+		want string
+	}{
+		{entry{program: "operator", text: name, result: "-> 409"}, "       0s operator: update widgets.example.com/status default/a-... -> 409"},
+		{entry{program: "operator", text: name, result: "-> 409", times: 12}, "       0s operator: update widgets.example.com/status... -> 409 (12 times)"},
+		{entry{program: "operator", text: "get pods a", result: "-> 200", times: 12}, "       0s operator: get pods a -> 200 (12 times)"},
+		{entry{program: "operator", text: "get pods a", result: "-> " + strings.Repeat("x", 60)}, "       0s operator: get pods a -> " + strings.Repeat("x", 37) + "..."},
+		{entry{text: "FAULT: " + name}, "       0s -- FAULT: " + name},
+	} {
+		if got := column([]entry{c.e}, 0); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
 func TestCause(t *testing.T) {
 	stack := func(address, function string) string {
 		return "panic of p: a nil pointer\ngoroutine 7 [running]:\nruntime/debug.Stack()\n\t/src/stack.go:26 +0x5e\n" +

@@ -163,11 +163,17 @@ func column(journal []entry, i int) string {
 	}
 	e := journal[i]
 	text := fmt.Sprintf("%9s %s", e.at.Round(time.Millisecond), e.line())
+	times := ""
 	if e.times > 1 {
-		text += fmt.Sprintf(" (%d times)", e.times)
+		times = fmt.Sprintf(" (%d times)", e.times)
 	}
-	if len(text) > width && e.program != "" {
-		text = text[:width-3] + "..."
+	if len(text)+len(times) > width && e.program != "" {
+		end := " " + e.result + times
+		if len(end) > width/2 { // the text of an error
+			text += times
+			return text[:width-3] + "..."
+		}
+		return strings.TrimSuffix(text, " "+e.result)[:width-3-len(end)] + "..." + end
 	}
-	return text
+	return text + times
 }
