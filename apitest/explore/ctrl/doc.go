@@ -16,5 +16,17 @@
 // out. So no crash at the start of an operator could be explored. The caches of Options count
 // as filled after the context has ended, and the manager returns.
 //
-// Package explore/cluster has stand-ins for the controllers of Kubernetes.
+// An operator with its own kinds needs two more things: its kinds in Config.Options, which the
+// server serves without a CustomResourceDefinition, and package explore/cluster, which has
+// stand-ins for the controllers of Kubernetes.
+//
+//	cfg := explore.Config{Options: apitest.Options{Kinds: []apitest.Kind{
+//		{GroupVersionKind: v1.GroupVersion.WithKind("Widget"), Type: &v1.Widget{}},
+//	}}}
+//	explore.Run(t, cfg, func(w *explore.World) explore.Scenario {
+//		return explore.Scenario{
+//			Programs: []explore.Program{operator, cluster.Controllers(w)},
+//			Steps:    []explore.Step{{Name: "create", Do: create(w), Until: ready(w)}},
+//		}
+//	})
 package ctrl
