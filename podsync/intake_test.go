@@ -201,3 +201,43 @@ func TestHowManyReportsWait(t *testing.T) {
 		t.Error("the report of a pod that was seen is kept")
 	}
 }
+
+// A List says for which node an instance was started. A report says so for none: its node does not
+// count.
+func TestWhoSaysWhoseNodeAnInstanceIsOf(t *testing.T) {
+	for _, repeated := range []bool{false, true} {
+		c := atRest(t)
+		st := State{Ref: RefOf(podOf("a", "u"))}
+		orphan := c.pods.add(st.Ref, core.NewOrphan(&c.pods.rules, 1, 1, core.Saved{}, ""))
+		if repeated {
+			c.Report(st)
+		}
+		st.NodeName = "m"
+		c.Report(st)
+		if _, started := orphan.NodeName(); started != "" {
+			t.Errorf("repeated: %v, a report says that it was started for %q", repeated, started)
+		}
+		c.lister.apply(c.pods.moment(), c.pods.tick(), &st, c.reports.prints.of(&st))
+		if _, started := orphan.NodeName(); started != "m" {
+			t.Errorf("repeated: %v, a List says that it was started for %q", repeated, started)
+		}
+	}
+}
+
+// A pod that ran before this process is adopted when the provider reports it, if a List was applied.
+func TestWhenAReportedPodIsAdopted(t *testing.T) {
+	for _, synced := range []bool{false, true} {
+		c := atRest(t)
+		c.pods.synced = synced
+		obj := podOf("a", "u")
+		obj.Status.Phase = corev1.PodRunning
+		c.intake.onUpdate(obj)
+		pod := c.pods.pods["u"]
+		if pod.Known() {
+			t.Error("it is adopted before it is reported")
+		}
+		if c.Report(State{Ref: RefOf(obj)}); pod.Known() != synced {
+			t.Errorf("a List was applied: %v, and it is adopted: %v", synced, pod.Known())
+		}
+	}
+}

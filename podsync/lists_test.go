@@ -432,3 +432,31 @@ func TestAListThatWorksAgainEndsBackoffs(t *testing.T) {
 		}
 	})
 }
+
+// A List that succeeds ends what waits for one; reports that wait too long are dropped in any case.
+func TestWhatAListDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, err := range []error{nil, errFailed} {
+			var says notebook
+			provider := &lists{}
+			provider.err.Store(&err)
+			c := atRest(t, says.uses, func(cfg *Config) {
+				cfg.Provider = provider
+				cfg.Gate = func(context.Context, string) error { return nil }
+			})
+			c.gates.get("unused")
+			c.Report(State{Ref: RefOf(podOf("a", "u"))})
+			time.Sleep(earlyFor + 1)
+			if got := c.lister.list(c.run.callCtx); !errors.Is(got, err) {
+				t.Fatal(got)
+			}
+			c.flush()
+			if len(c.reports.early) != 0 || !slices.Equal(says.dropped, []string{DroppedUnknown}) {
+				t.Errorf("error %v: %d reports wait, dropped %q", err, len(c.reports.early), says.dropped)
+			}
+			if works := err == nil; c.pods.synced != works || (c.pods.listed > 0) != works || (len(c.gates.nodes) == 0) != works {
+				t.Errorf("error %v: it counts: %v, began at %d, and %d gates are known", err, c.pods.synced, c.pods.listed, len(c.gates.nodes))
+			}
+		}
+	})
+}

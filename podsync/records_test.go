@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"reflect"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubewright/kubewright/internal/durable"
 	"github.com/kubewright/kubewright/internal/statuserr"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
@@ -343,5 +345,69 @@ func TestHowLongTheInformerIsAwaited(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A sick is a disk with one record, of which one operation fails.
+type sick struct {
+	durable.FS
+	op  string
+	err error
+}
+
+func (d *sick) fails(op string) error {
+	if op == d.op {
+		return d.err
+	}
+	return nil
+}
+
+func (d *sick) Open() error               { return d.fails("Open") }
+func (d *sick) SyncDir(name string) error { return d.fails("SyncDir " + name) }
+func (d *sick) ReadDir(string) ([]string, error) {
+	return []string{"u.pod", "README"}, d.fails("ReadDir")
+}
+func (d *sick) ReadFile(string, int) ([]byte, error) { return []byte("x"), d.fails("ReadFile") }
+func (d *sick) Remove(string) error                  { return d.fails("Remove") }
+func (d *sick) Close() error                         { return d.fails("Close") }
+
+// Each error of the disk is one of the operation that it concerns.
+func TestWhichErrorsOfADiskAreReturned(t *testing.T) {
+	for _, tc := range []struct {
+		op                  string
+		err                 error
+		load, remove, close bool
+		records             int
+	}{
+		{"", nil, false, false, false, 1},
+		{"Open", errFailed, true, true, false, 0},
+		{"SyncDir ..", errFailed, true, false, false, 1},
+		{"ReadDir", errFailed, true, false, false, 1},
+		{"ReadFile", errFailed, true, false, false, 1},
+		{"Remove", errFailed, false, true, false, 1},
+		{"Remove", fs.ErrNotExist, false, false, false, 1},
+		{"SyncDir .", errFailed, false, true, false, 1},
+		{"Close", errFailed, false, false, true, 1},
+	} {
+		d := checkpointOn(&sick{op: tc.op, err: tc.err})
+		if d.Remove(t.Context(), "u") == nil {
+			t.Errorf("%s: a record is removed before the checkpoint is loaded", tc.op)
+		}
+		records, err := d.Load(t.Context())
+		if (err != nil) != tc.load || len(records) != tc.records || (records["u"] == nil) != (tc.op == "ReadFile" || tc.records == 0) {
+			t.Errorf("%s: Load returns %q, %v", tc.op, records, err)
+		}
+		if err := d.Remove(t.Context(), "u"); (err != nil) != tc.remove {
+			t.Errorf("%s: Remove returns %v", tc.op, err)
+		}
+		if err := d.Close(); (err != nil) != tc.close {
+			t.Errorf("%s: Close returns %v", tc.op, err)
+		}
+		if err := d.Close(); err != nil {
+			t.Errorf("%s: the second Close returns %v", tc.op, err)
+		}
+		if d.Save(t.Context(), "u", nil) == nil {
+			t.Errorf("%s: a record is saved after Close", tc.op)
+		}
 	}
 }
