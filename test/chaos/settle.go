@@ -31,9 +31,10 @@ const (
 )
 
 // settlePatience is the time within which the cluster settles after the last
-// fault. The longest wait is a minute: the kubelet's backoff before it restarts
-// a container.
-const settlePatience = 150 * time.Second
+// fault. The longest waits are the five minutes for which DiskPressure stays after
+// the disk was full, so that no new pod is bound to the node, and then a minute: the
+// kubelet's backoff before it restarts a container.
+const settlePatience = 5*time.Minute + 150*time.Second
 
 // settle waits until missing returns nothing, and returns its last result.
 func settle(ctx context.Context, patience time.Duration, missing func(context.Context) []finding) []finding {
