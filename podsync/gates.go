@@ -82,11 +82,11 @@ func (g *gates) joined(t *entry) bool {
 	if !g.pods.synced || !g.mayAct(t) {
 		return false
 	}
-	undecided := !t.Known() && g.pods.nameless[nameOf(t.ref)]
-	if undecided {
-		wake(g.pods.relist)
+	if len(g.pods.nameless) == 0 || t.Known() || !g.pods.nameless[nameOf(t.ref)] {
+		return true
 	}
-	return !undecided
+	wake(g.pods.relist)
+	return false
 }
 
 // get returns a node. The lock of the table must be held.

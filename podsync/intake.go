@@ -401,6 +401,9 @@ func (r *reports) apply(t *entry, at core.Moment, st *State, fp, seq uint64, fro
 // join applies the report that came before its pod was added to the table. One without a UID
 // is of an earlier pod of the name unless t had started. The lock of the table must be held.
 func (r *reports) join(t *entry, at core.Moment) {
+	if len(r.early) == 0 {
+		return // no key is made
+	}
 	for _, key := range [...]types.UID{keyOf(Ref{Namespace: t.ref.Namespace, Name: t.ref.Name}), t.ref.UID} {
 		e, ok := r.early[key]
 		if !ok {
