@@ -150,8 +150,9 @@ type Step struct {
 	Name string
 	// Do acts. Nil does nothing.
 	Do func() error
-	// Until reports whether the step has had its effect. It must not write. Nil does
-	// not wait.
+	// Until reports whether the step has had its effect. It must not write. It should ask
+	// for everything that holds then, because faults are found by steps that are not reached.
+	// Nil does not wait.
 	Until func() bool
 }
 

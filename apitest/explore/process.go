@@ -81,9 +81,9 @@ func (p *Process) OnCrash(f func()) {
 
 // Call calls f, which is something that the process does outside of itself, except for
 // its requests: a call to a runtime, or a change of a file that another program reads. The
-// exploration crashes the process before and after it. name is in the plan lines. Call
-// returns ErrCrashed without a call of f if the process has crashed, and also
-// if it crashes after f.
+// exploration crashes the process before and after it. A read needs no Call. name is in the
+// plan lines. Call returns ErrCrashed without a call of f if the process has crashed, and
+// also if it crashes after f.
 func (p *Process) Call(name string, f func()) error {
 	w := p.World
 	defer w.changed()
