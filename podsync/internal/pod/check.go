@@ -41,6 +41,7 @@ func (t *State) Check() error {
 // A Trace is what Since compares a later state with.
 type Trace struct {
 	known         bool
+	born          uint64
 	instance      instance
 	end           *termination
 	grace, passed time.Duration
@@ -49,7 +50,7 @@ type Trace struct {
 // Since returns the invariants about changes that do not hold, as sentences, and the Trace for
 // the next comparison. before is that of the last one, or zero. Tests call it as they call Check.
 func (t *State) Since(before Trace) (now Trace, err error) {
-	now = Trace{known: true, instance: t.provider.instance, end: t.end}
+	now = Trace{known: true, born: t.provider.born, instance: t.provider.instance, end: t.end}
 	if t.end != nil {
 		now.grace, now.passed = t.end.grace, t.end.passed
 	}
@@ -59,7 +60,8 @@ func (t *State) Since(before Trace) (now Trace, err error) {
 	if before.instance >= stopped && !t.stopped() {
 		runsAgain := t.provider.instance == held && t.end != nil && t.end.accepted == 0
 		revived := before.instance == forgotten && t.provider.instance == none && t.end != before.end
-		if closed := !t.Known() || t.Orphan(); !runsAgain && !revived && !closed {
+		closed := !t.Known() || t.Orphan() || now.born != before.born // the gate was closed, maybe not for long
+		if !runsAgain && !revived && !closed {
 			err = errors.New("an instance never leaves stopped or forgotten, except that a List shows that the provider runs it again, or that it was never started")
 		}
 	}
