@@ -405,7 +405,7 @@ func (l *Lease) removed(now Instant) time.Duration {
 // gave it up, or that it is ours since. A lease that is given up has no holder and the
 // shortest duration. An older RenewTime than that of the holder is that of a backup.
 func (l *Lease) isGivenUp(r *Rules, lease *coordinationv1.Lease) bool {
-	free := ptr.Deref(lease.Spec.HolderIdentity, "") == "" && durationOf(lease, r.Duration) <= time.Second
+	free := ptr.Deref(lease.Spec.HolderIdentity, "") == "" && durationOf(lease, r.Duration) <= shortest
 	return (free || processOf(lease).Name == r.Process.Name) && microseconds(lease.Spec.RenewTime) >= l.trouble.foreign.renewTime
 }
 

@@ -124,6 +124,9 @@ func (l *Lease) signed(r *Rules) *coordinationv1.Lease {
 	return lease
 }
 
+// shortest is the duration of a lease that its holder has given up.
+const shortest = time.Second
+
 // expired returns the lease without a holder, and with the shortest duration: another
 // process need not wait. RenewTime stays, because a new one would report the node as
 // alive.
@@ -132,7 +135,7 @@ func (l *Lease) expired() *coordinationv1.Lease {
 	if l.owner.UID != "" {
 		lease.OwnerReferences = append(lease.OwnerReferences, l.owner)
 	}
-	lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
+	lease.Spec.LeaseDurationSeconds = ptr.To(int32(shortest / time.Second))
 	lease.Spec.RenewTime = microTime(l.renewTime)
 	return lease
 }
