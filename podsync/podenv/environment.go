@@ -28,8 +28,8 @@ type Environment struct {
 	// Command and Args are the container's, with references expanded. Empty means
 	// the image's.
 	Command, Args []string
-	// Late are the names of variables that hold an address which isn't known yet,
-	// and of those that refer to one. They are not in Vars, and references to them
+	// Late are the names, in order, of variables that hold an address which isn't known
+	// yet, and of those that refer to one. They are not in Vars, and references to them
 	// stand unexpanded in Command and Args. Resolve again, with [Addresses], once
 	// the pod has its address.
 	Late []string
