@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -98,6 +99,8 @@ func (s *solo) close() {}
 type greeting struct {
 	Error string
 	Plans []string
+	// Unsteady are the steps after which runs without faults differ.
+	Unsteady []string
 }
 
 // serve is the life of a child process: it answers jobs until its input ends.
@@ -111,7 +114,7 @@ func (l *lab) serve() {
 		hello.Error = err.Error()
 	}
 	answers.busy.Store(false)
-	hello.Plans = l.lines()
+	hello.Plans, hello.Unsteady = l.lines(), l.unsteady
 	err := answers.send(hello)
 	for in := json.NewDecoder(os.Stdin); err == nil; {
 		var j job
@@ -229,11 +232,12 @@ type child struct {
 
 func (c *children) start() (*child, greeting, error) {
 	args := []string{"-test.run=" + pattern(c.test), "-test.timeout=0"}
-	for _, a := range os.Args[1:] {
-		if !strings.HasPrefix(a, "-test.") && !strings.HasPrefix(a, "-explore.") {
-			args = append(args, a)
+	flag.Visit(func(f *flag.Flag) {
+		if !strings.HasPrefix(f.Name, "test.") && !strings.HasPrefix(f.Name, "explore.") {
+			args = append(args, "-"+f.Name+"="+f.Value.String())
 		}
-	}
+	})
+	args = append(args, flag.Args()...)
 	k := &child{cmd: exec.Command(os.Args[0], args...), answers: make(chan json.RawMessage), log: &tail{}}
 	k.cmd.Env = append(os.Environ(), childEnv+"="+c.call, "GOMAXPROCS=1")
 	if c.free {
@@ -327,6 +331,9 @@ func (c *children) prepare() ([]string, error) {
 		return nil, fmt.Errorf("explore: the run without faults: %w", err)
 	}
 	c.idle = append(c.idle, k)
+	for _, name := range hello.Unsteady {
+		fmt.Fprintf(os.Stderr, "explore: runs without faults differ after step %q, so it is not compared\n", name)
+	}
 	return hello.Plans, nil
 }
 

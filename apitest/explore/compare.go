@@ -105,13 +105,19 @@ func beforeName(name string) string { return name[:strings.LastIndexAny(name, "/
 // generated names, UIDs or resourceVersions.
 type fixedNames map[string]map[string]bool
 
-func fixed(runs []outcome) fixedNames {
+func fixed(runs [][]*state) fixedNames {
 	count := map[string]int{}
-	for _, out := range runs {
-		for name := range out.end {
-			if !strings.HasSuffix(name, ofThem) && !strings.HasPrefix(name, outsideKind+" ") {
-				count[name]++
+	for _, states := range runs {
+		names := map[string]bool{}
+		for _, s := range states {
+			for name := range s.all {
+				if !strings.HasSuffix(name, ofThem) && !strings.HasPrefix(name, outsideKind+" ") {
+					names[name] = true
+				}
 			}
+		}
+		for name := range names {
+			count[name]++
 		}
 	}
 	fixed := fixedNames{}

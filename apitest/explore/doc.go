@@ -31,7 +31,8 @@
 // such run is separate, and uses virtual time. These are findings:
 //
 //   - an invariant of Scenario.Always is broken
-//   - the objects at the end differ from those of the reference, or Scenario.Finally fails
+//   - the objects at the end, or after a step, differ from those of the reference
+//   - Scenario.Finally fails
 //   - a step is not reached, or a program does not return, within Config.Deadline
 //   - there are many more requests an hour than in the reference
 //   - a program panics, a goroutine is left, or the process ends
@@ -44,13 +45,22 @@
 // objects whose names are derived. After a fault that changes what programs must do,
 // such as the deletion of an object, the objects are not compared.
 //
+// The objects after a step are compared when all faults have acted and programs have had time to
+// finish. Then the next step begins. While a fault lasts that the next step should meet, such as late
+// events, the next step begins at once, and a later one is compared. Steps without Until are not
+// compared, and neither are those after which runs without faults differ, because objects depend on
+// the time or on chance. A line on stderr names the latter.
+//
 // After each step there is a place at rest, when programs have had time to finish and the
 // next step has not begun. There, objects are edited and deleted. An object that a program
 // has created for another one, with an owner reference, must come back; see Config.Once.
 // ReplicaSets without replicas are the history of a Deployment, and are not compared.
-// After the deletion of any other object, the garbage collector runs. Then it is a finding
+// After the deletion of any other object, the garbage collector runs: at rest, and at the end of
+// the run if the deletion was elsewhere. Then it is a finding
 // if an object stays that a program has created for it, or if a finalizer of a program stays.
 // So it is if something outside of the API stays whose name contains that of the object.
+// The edit of an object is an annotation. It is a finding if a program removes it with an
+// update without a resourceVersion, because that takes back what the program has not seen.
 // In every run, an observedGeneration above the generation is a finding. If programs
 // change an object more than twice a second at rest, the run without faults has a problem.
 //

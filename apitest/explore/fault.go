@@ -61,6 +61,7 @@ type Fault struct {
 	objects bool                  // one plan for each object
 	lasts   time.Duration
 	things  bool // one plan for each thing outside that is at rest
+	spans   bool // the next step begins while it lasts, so nothing is compared before that
 	keeps   bool // the goal is the same as before, though it changes the world
 	later   bool // apply reports with exchange.acted that the fault has had an effect
 	apply   func(x *exchange)
@@ -113,7 +114,7 @@ func Faults() []Fault {
 				return nil, err
 			}
 		}},
-		{Name: "late answer", places: writes, lasts: answerIn, apply: func(x *exchange) {
+		{Name: "late answer", places: writes, lasts: answerIn, spans: true, apply: func(x *exchange) {
 			send := x.send
 			x.send = func() (*http.Response, error) {
 				resp, err := send()
@@ -134,7 +135,7 @@ func Faults() []Fault {
 		{Name: "reset", places: requests, apply: func(x *exchange) {
 			x.send = func() (*http.Response, error) { return nil, apitest.ErrConnReset }
 		}},
-		{Name: "slow", places: requests, lasts: slowFor, apply: func(x *exchange) {
+		{Name: "slow", places: requests, lasts: slowFor, spans: true, apply: func(x *exchange) {
 			send := x.send
 			x.send = func() (*http.Response, error) {
 				if err := x.wait(slowFor); err != nil {
@@ -143,18 +144,18 @@ func Faults() []Fault {
 				return send()
 			}
 		}},
-		{Name: "late events", places: changes, shared: true, lasts: lateFor, later: true, apply: func(x *exchange) {
+		{Name: "late events", places: changes, shared: true, lasts: lateFor, spans: true, later: true, apply: func(x *exchange) {
 			m := ofPrograms("")
 			x.holds(lateFor, m, x.w.Server.StallWatches(m))
 		}},
-		{Name: "late", places: changes, watched: true, lasts: lateFor, later: true, apply: func(x *exchange) {
+		{Name: "late", places: changes, watched: true, lasts: lateFor, spans: true, later: true, apply: func(x *exchange) {
 			m := ofPrograms(x.p.program.Name)
 			m.Resource = x.object
 			x.holds(lateFor, m, x.w.Server.StallWatches(m))
 		}},
 		{Name: "dropped events", places: changes, shared: true, lasts: dropFor, later: true, apply: drop},
 		{Name: "short watches", places: func(p plan.Place) bool { return p.Verb == stepVerb }, shared: true, lasts: pauseFor, later: true, apply: shorten},
-		{Name: "takeover", lasts: pauseFor, apply: takeover},
+		{Name: "takeover", lasts: pauseFor, spans: true, apply: takeover},
 		{Name: "edit", objects: true, shared: true, Rest: true, later: true, apply: edit},
 		{Name: "delete unseen", places: nowhere, objects: true, shared: true, Rest: true, World: true, lasts: dropFor, later: true, apply: func(x *exchange) {
 			drop(x)
@@ -177,11 +178,12 @@ func Faults() []Fault {
 		}},
 	}
 	for _, k := range []int{1, 2, 4} {
-		faults = append(faults, Fault{Name: "stale " + strconv.Itoa(k), places: changes, lasts: staleFor, later: true, apply: func(x *exchange) {
+		faults = append(faults, Fault{Name: "stale " + strconv.Itoa(k), places: changes, lasts: staleFor, spans: true, later: true, apply: func(x *exchange) {
 			m, holds := ofPrograms(x.p.program.Name), x.holding()
 			x.after(func() {
 				lists := x.w.Server.RefuseWatchLists(m) // which may not be old
 				reads := x.w.Server.StallReads(m, k)
+				x.w.note("for %v, its reads are as of %d writes before, and watches that ask for a list first get 422", staleFor, k)
 				holds(staleFor, m, func() { lists(); reads() })
 				x.p.crash()
 			})
@@ -464,11 +466,18 @@ func edit(x *exchange) {
 func (x *exchange) remove(opts metav1.DeleteOptions) (dynamic.ResourceInterface, *unstructured.Unstructured, bool) {
 	client, u, ok := x.target()
 	if ok {
+		obj := x.w.object(x.object)
+		owned := obj != nil && x.w.owned(obj)
 		err := client.Delete(context.Background(), u.GetName(), opts)
 		if err == nil {
 			x.acted()()
 		}
 		x.report("delete", err)
+		if err == nil && obj != nil && !owned {
+			x.w.mu.Lock()
+			x.w.deleted = append(x.w.deleted, obj)
+			x.w.mu.Unlock()
+		}
 	}
 	return client, u, ok
 }

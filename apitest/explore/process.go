@@ -267,13 +267,13 @@ func (p *Process) exchange(ctx context.Context, place plan.Place, unordered bool
 
 // acts records whose write is being served. Only one is, because requests are ordered. What
 // undisturbed programs make is not what the exploration asks about.
-func (w *World) acts(p *Process) {
+func (w *World) acts(p *Process, blind func() bool) {
 	if p != nil && p.program.Undisturbed {
 		p = nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.history.acting = p
+	w.history.acting, w.history.blind = p, blind
 }
 
 // transport is the network of a process.
@@ -319,8 +319,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := p.exchange(ctx, place, discovery, conflicts, func(ctx context.Context) (*http.Response, error) {
 		if place.IsWrite() {
-			p.World.acts(p)
-			defer p.World.acts(nil)
+			p.World.acts(p, func() bool { return place.Verb == "update" && plan.IsUnconditional(body) })
+			defer p.World.acts(nil, nil)
 		}
 		return send(ctx)
 	})

@@ -32,6 +32,7 @@ const busyRate = 2
 // history is what a run remembers of the changes that programs made. World.mu guards it.
 type history struct {
 	acting     *Process           // the process whose write is being served
+	blind      func() bool        // reports whether that write replaces whatever is stored
 	made       map[types.UID]bool // objects that programs have created
 	touched    map[types.UID]bool // objects that disturbed programs have created or changed
 	finalizers map[string]bool    // those that programs have added
@@ -73,6 +74,7 @@ func (w *World) learn(c apitest.Change) {
 		h.touched[m.GetUID()] = true
 	}
 	h.changes[h.acting.lane.name+": "+objectName(c.Object)]++
+	w.keepsEdit(c, m)
 	for _, f := range m.GetFinalizers() {
 		if old, err := meta.Accessor(c.Old); c.Old == nil || err == nil && !slices.Contains(old.GetFinalizers(), f) {
 			h.finalizers[f] = true
@@ -80,58 +82,128 @@ func (w *World) learn(c apitest.Change) {
 	}
 }
 
-// rests waits until the programs have nothing to do after a step, and tries the faults of
-// the plan that act there. Runs without such a fault do not wait, unless the places are
-// listed.
-func (w *World) rests(st Step) {
-	place := plan.Place{Verb: restVerb, Target: clean(st.Name)}
+// everyRest stands for the place at rest after each step.
+var everyRest = plan.Place{Verb: restVerb}
+
+// keepsEdit reports an annotation of the edit fault that a program has removed without knowing it,
+// with an update that has no resourceVersion. One that has read the object may remove it. w.mu must
+// be held.
+func (w *World) keepsEdit(c apitest.Change, now metav1.Object) {
+	old, err := meta.Accessor(c.Old)
+	if c.Old == nil || err != nil || old.GetAnnotations()[editedKey] == "" || now.GetAnnotations()[editedKey] != "" {
+		return
+	}
+	kind := c.Object.GetObjectKind().GroupVersionKind().Kind
+	n := normalizer{ignore: w.cfg.Ignore}
+	if slices.Contains(w.cfg.Ignore, kind) || n.ignored(kind, "metadata.annotations") || !w.history.blind() {
+		return
+	}
+	w.problems = append(w.problems, fmt.Sprintf(
+		"%s: an update of %s without a resourceVersion has removed what another client had written, the annotation %s (see Config.Ignore)",
+		w.history.acting.lane.name, objectName(c.Object), editedKey))
+	w.journal = append(w.journal, &entry{at: w.now(), text: "PROBLEM: the annotation of another client is lost"})
+}
+
+// restPlace returns the next place at rest after a step, or false if no program runs.
+func (w *World) restPlace(st Step) (plan.Place, bool) {
 	running := w.running()
 	if len(running) == 0 {
-		return
+		return plan.Place{}, false
 	}
-	p := running[0]
-	place.Program = p.lane.name
+	place := plan.Place{Program: running[0].lane.name, Verb: restVerb, Target: clean(st.Name)}
 	w.mu.Lock()
-	w.seen[place]++
-	place.Number = w.seen[place]
+	defer w.mu.Unlock()
+	place.Number = w.seen[place] + 1
+	return place, true
+}
+
+// rests waits until the programs have nothing to do after a step, tries the faults of the
+// plan that act there, and compares what exists then with the reference, unless the end comes
+// next. It reports whether nothing differs. It does not wait before a fault has acted, or while one
+// lasts that the next step is to meet, or after a step that itself waits for nothing.
+func (w *World) rests(st Step, last bool) bool {
+	place, ok := w.restPlace(st)
+	if !ok {
+		return true
+	}
+	w.mu.Lock()
+	w.seen[plan.Place{Program: place.Program, Verb: place.Verb, Target: place.Target}]++
 	w.mu.Unlock()
-	if !w.listRests && !slices.ContainsFunc(w.plan, func(h plan.Hit) bool { return h.Place.Covers(place) }) {
-		return
+	if w.how.rest == everyRest || w.how.rest == place {
+		w.records(st, place)
+		return true
+	}
+	hit := slices.ContainsFunc(w.plan, func(h plan.Hit) bool { return h.Place.Covers(place) })
+	if !hit && (last || st.Until == nil || !w.isComparable(place)) {
+		return true
 	}
 	w.settle()
-	if w.listRests {
-		w.mu.Lock()
-		clear(w.history.changes)
-		w.mu.Unlock()
-		w.settle()
-		targets := w.targets()
-		var things []string
-		for _, o := range w.scenario.Outside {
-			for _, thing := range o.resting() {
-				things = append(things, o.Name+"/"+clean(thing))
-			}
-		}
-		w.mu.Lock()
-		for _, what := range slices.Sorted(maps.Keys(w.history.changes)) {
-			if n := w.history.changes[what]; n > busyRate*int(w.cfg.Settle.Seconds()) {
-				w.problems = append(w.problems, fmt.Sprintf("%s: %d changes within %v at rest after step %q", what, n, w.cfg.Settle, st.Name))
-			}
-		}
-		w.rest = append(w.rest, spot{place: place, objects: targets, things: things})
-		w.mu.Unlock()
-		return
+	if hit {
+		w.disturbRest(place)
 	}
+	if last || !w.isComparable(place) {
+		return true
+	}
+	err := w.await(w.sameAs(fmt.Sprintf("what exists after step %q", st.Name), w.judge.rests[place]))
+	if err != nil {
+		w.problem("%v", err)
+	}
+	return err == nil
+}
+
+// isComparable reports whether what exists at a place at rest must be as in the reference.
+func (w *World) isComparable(place plan.Place) bool {
+	if w.judge == nil || w.judge.rests[place] == nil || w.worldly.Load() {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, f := range w.faults {
+		if !w.hit[i] || f.spans && time.Now().Before(w.busy) {
+			return false
+		}
+	}
+	return true
+}
+
+// records waits until the programs have nothing to do after a step, and records what exists.
+func (w *World) records(st Step, place plan.Place) {
+	w.settle()
+	first := w.state()
+	w.mu.Lock()
+	clear(w.history.changes)
+	w.mu.Unlock()
+	w.settle()
+	r := rested{spot: spot{place: place, objects: w.targets()}, first: first, later: w.state()}
+	for _, o := range w.scenario.Outside {
+		for _, thing := range o.resting() {
+			r.things = append(r.things, o.Name+"/"+clean(thing))
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, what := range slices.Sorted(maps.Keys(w.history.changes)) {
+		if n := w.history.changes[what]; n > busyRate*int(w.cfg.Settle.Seconds()) {
+			w.problems = append(w.problems, fmt.Sprintf("%s: %d changes within %v at rest after step %q", what, n, w.cfg.Settle, st.Name))
+		}
+	}
+	w.rested = append(w.rested, r)
+}
+
+// disturbRest tries the faults of the plan that act at a place at rest.
+func (w *World) disturbRest(place plan.Place) {
 	w.mu.Lock()
 	worldly := w.worldly.Load()
 	faults := w.faultsAt(place)
 	w.mu.Unlock()
-	if worldly {
+	running := w.running()
+	if worldly || len(running) == 0 {
 		return
 	}
 	w.worldly.Store(false) // decided here
-	before, things := normalized(w.Server.Objects(), w.cfg.Ignore, w.names), w.outside()
+	before := normalized(w.Server.Objects(), w.cfg.Ignore, w.how.names)
 	for _, f := range faults {
-		x := &exchange{w: w, p: p, place: place}
+		x := &exchange{w: w, p: running[0], place: place}
 		obj := w.object(f.object)
 		owned := obj != nil && w.owned(obj)
 		if f.World && !owned {
@@ -142,9 +214,9 @@ func (w *World) rests(st Step) {
 		switch {
 		case obj == nil:
 		case owned:
-			w.expect(func() error { return missing(before, normalized(w.Server.Objects(), w.cfg.Ignore, w.names)) })
+			w.expect(func() error { return missing(before, normalized(w.Server.Objects(), w.cfg.Ignore, w.how.names)) })
 		case f.World:
-			w.expect(func() error { return w.leftover(obj, things) })
+			w.expect(func() error { return w.leftover(obj) })
 		}
 		w.settle()
 	}
@@ -166,15 +238,19 @@ func (w *World) targets() (names []string) {
 	defer w.mu.Unlock()
 	for _, obj := range objects {
 		name := objectName(obj)
-		kind, of, _ := strings.Cut(name, " ")
-		own := kind == "PriorityClass" && strings.HasPrefix(of, "system-") ||
-			kind == "ServiceAccount" && strings.HasSuffix(of, "/default") || kind == "ConfigMap" && strings.HasSuffix(of, "/kube-root-ca.crt")
 		m, err := meta.Accessor(obj)
-		if err == nil && name != "" && (!own || w.history.touched[m.GetUID()]) {
+		if err == nil && name != "" && (!isOfEveryCluster(name) || w.history.touched[m.GetUID()]) {
 			names = append(names, name)
 		}
 	}
 	return names
+}
+
+// isOfEveryCluster reports whether the cluster itself makes the object of a name.
+func isOfEveryCluster(name string) bool {
+	kind, of, _ := strings.Cut(name, " ")
+	return kind == "PriorityClass" && strings.HasPrefix(of, "system-") ||
+		kind == "ServiceAccount" && strings.HasSuffix(of, "/default") || kind == "ConfigMap" && strings.HasSuffix(of, "/kube-root-ca.crt")
 }
 
 // object returns the object of a name, or nil.
@@ -209,10 +285,33 @@ func missing(before, now map[string]any) error {
 	return nil
 }
 
+// leftovers reports what programs have made for an object that a fault has deleted, and that
+// nobody has made again. After a restore, or a fault of the caller's that changes the world, it may
+// stay for another reason.
+func (w *World) leftovers() {
+	if slices.ContainsFunc(w.faults, func(f Fault) bool { return f.World && !f.objects }) {
+		return
+	}
+	w.mu.Lock()
+	deleted := w.deleted
+	w.mu.Unlock()
+	for _, owner := range deleted {
+		err := w.await(func() error {
+			if again := w.object(objectName(owner.(runtime.Object))); again != nil && again.GetUID() != owner.GetUID() {
+				return nil
+			}
+			return w.leftover(owner)
+		})
+		if err != nil {
+			w.problem("%v", err)
+		}
+	}
+}
+
 // leftover returns an error if something that a program has made for owner exists after owner was
-// deleted and the garbage has been collected: an object, or one of things outside. It also does if
-// owner still exists because of a finalizer of a program.
-func (w *World) leftover(owner metav1.Object, things map[string]any) error {
+// deleted and the garbage has been collected: an object, or a thing outside. It also does if owner
+// still exists because of a finalizer of a program.
+func (w *World) leftover(owner metav1.Object) error {
 	if now := w.now(); now >= w.collected+time.Second { // not at once after each change, as no cluster is
 		w.collected = now
 		w.Server.CollectGarbage()
@@ -239,22 +338,23 @@ func (w *World) leftover(owner metav1.Object, things map[string]any) error {
 			return fmt.Errorf("%s was made for %s, which is gone, and stays (see Config.Ignore)", objectName(obj), owner.GetName())
 		}
 	}
-	return w.leftOutside(owner, things, objects)
+	return w.leftOutside(owner, objects)
 }
 
-// leftOutside returns an error if one of things, which were outside before owner was deleted, still
-// is there, and is named after owner and after none of the objects that exist.
-func (w *World) leftOutside(owner metav1.Object, things map[string]any, objects []runtime.Object) error {
+// leftOutside returns an error if a thing outside is named after owner, which is gone, and after
+// none of the objects that exist and that not every cluster has.
+func (w *World) leftOutside(owner metav1.Object, objects []runtime.Object) error {
 	now := w.outside()
 	for _, o := range w.scenario.Outside {
 		for _, key := range slices.Sorted(maps.Keys(now)) {
 			thing, ok := strings.CutPrefix(key, outsideKind+" "+o.Name+"/")
-			if o.Retain || !ok || things[key] == nil || !isNamedAfter(thing, owner) {
+			if o.Retain || !ok || !isNamedAfter(thing, owner) {
 				continue
 			}
 			if !slices.ContainsFunc(objects, func(obj runtime.Object) bool {
 				m, err := meta.Accessor(obj)
-				return err == nil && objectName(obj) != "" && isNamedAfter(thing, m)
+				name := objectName(obj)
+				return err == nil && name != "" && !isOfEveryCluster(name) && isNamedAfter(thing, m)
 			}) {
 				return fmt.Errorf("%s is named after %s, which is gone, and stays (see Outside.Retain)", key, owner.GetName())
 			}

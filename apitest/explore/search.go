@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -26,9 +25,11 @@ type lab struct {
 	scenario func(*World) Scenario
 	free     bool // requests are not ordered
 
-	ref   outcome
-	names fixedNames
-	plans []plan.Plan // with one fault
+	ref      outcome
+	rests    map[plan.Place]map[string]any // what exists in the reference after steps
+	names    fixedNames
+	plans    []plan.Plan // with one fault
+	unsteady []string    // steps after which runs without faults differ
 }
 
 // A job is a plan to run.
@@ -64,7 +65,7 @@ func (l *lab) prepare() error {
 		return fmt.Errorf("explore: the run without faults, with Options.Seed %d, has problems:\n%s\nthe end of its journal:\n%s",
 			seed, strings.Join(out.problems, "\n"), told(out.journal, before+after))
 	}
-	var runs [3]outcome
+	var runs, resting [3]outcome // those that rest after each step need not end as the others do
 	for i, more := range []uint64{1, 2, 0} {
 		cfg := l.cfg
 		cfg.Options.Seed += more
@@ -72,27 +73,37 @@ func (l *lab) prepare() error {
 		if err := none(&runs[i], cfg.Options.Seed); err != nil {
 			return err
 		}
+		resting[i] = runPlan(l.t, cfg, l.scenario, nil, mode{free: l.free, rest: everyRest}, nil)
+		if err := none(&resting[i], cfg.Options.Seed); err != nil {
+			return err
+		}
 	}
-	l.learn(runs[:])
+	l.learn(runs[:], resting[:])
 	l.ref = runs[2]
 	again := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true, names: l.names}, nil)
-	if lines := differences(l.ref.end, again.end); len(lines) > 0 {
+	if lines := differences(l.ref.end.all, again.end.all); len(lines) > 0 {
 		advice := ""
-		for _, field := range noise(l.ref.end, again.end) {
+		for _, field := range noise(l.ref.end.all, again.end.all) {
 			advice += fmt.Sprintf("\nConfig.Ignore can have %q", field)
 		}
 		return errors.New("explore: runs without faults end differently:\n" + strings.Join(lines, "\n") + advice)
 	}
-	rest := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, rest: true, names: l.names}, nil)
-	if err := none(&rest, l.cfg.Options.Seed); err != nil {
-		return err
-	}
-	for _, out := range []outcome{runs[0], runs[1], again, rest} {
+	for _, out := range append(append(runs[:2:2], resting[:]...), again) {
 		for key, n := range out.most {
 			l.ref.most[key] = max(l.ref.most[key], n)
 		}
 	}
-	for _, s := range append(slices.Clone(l.ref.spots), rest.rest...) {
+	l.rests = map[plan.Place]map[string]any{}
+	var rests []spot
+	for i, r := range resting[2].rested {
+		if l.isSteady(resting[:], i) {
+			l.rests[r.place] = r.later.all
+		} else {
+			l.unsteady = append(l.unsteady, r.place.Target)
+		}
+		rests = append(rests, r.spot)
+	}
+	for _, s := range append(slices.Clone(l.ref.spots), rests...) {
 		l.plans = append(l.plans, plansAt(l.cfg.Faults, s)...)
 	}
 	if len(l.ref.spots) == 0 {
@@ -104,46 +115,57 @@ func (l *lab) prepare() error {
 // learn sets what may differ, because it differs between runs without faults, and normalizes
 // their ends again. The order in which elements of lists and groups are compared depends on all
 // of their fields, so those whose values differ must be known first.
-func (l *lab) learn(runs []outcome) {
+func (l *lab) learn(runs, resting []outcome) {
+	at := make([][]*state, len(runs)) // by run: the end, and what exists after each step
+	for i := range runs {
+		at[i] = []*state{&runs[i].end}
+		for k := range resting[i].rested {
+			at[i] = append(at[i], &resting[i].rested[k].later)
+		}
+	}
 	normalize := func() {
 		for i := range runs {
-			runs[i].end = normalized(runs[i].objects, l.cfg.Ignore, l.names)
-			maps.Copy(runs[i].end, runs[i].outside)
+			for _, s := range at[i] {
+				s.normalize(l.cfg.Ignore, l.names)
+			}
 		}
 	}
 	l.cfg.Ignore = slices.Clone(l.cfg.Ignore)
-	l.names = fixed(runs)
+	l.names = fixed(at)
 	normalize()
 	for _, fields := range []func(a, b map[string]any) []string{uneven, noise} {
-		for _, other := range runs[1:] {
-			l.cfg.Ignore = append(l.cfg.Ignore, fields(runs[0].end, other.end)...)
+		for _, other := range at[1:] {
+			for k := range min(len(at[0]), len(other)) {
+				l.cfg.Ignore = append(l.cfg.Ignore, fields(at[0][k].all, other[k].all)...)
+			}
 		}
 		normalize()
 	}
+}
+
+// isSteady reports whether runs without faults have the same after step i: those that rest after
+// each step, there and a while later, and one that rests only there. So what exists does not
+// depend on the time or on chance, and other runs can be compared.
+func (l *lab) isSteady(resting []outcome, i int) bool {
+	r := &resting[2].rested[i]
+	once := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, rest: r.place, names: l.names}, nil)
+	r.first.normalize(l.cfg.Ignore, l.names)
+	states := []state{r.first}
+	for _, out := range append(resting[:2:2], once) {
+		for _, other := range out.rested {
+			if other.place == r.place {
+				states = append(states, other.later)
+			}
+		}
+	}
+	return len(states) == 4 && !slices.ContainsFunc(states, func(s state) bool { return len(differences(r.later.all, s.all)) > 0 })
 }
 
 // run runs a plan once and judges it.
 func (l *lab) run(p plan.Plan, how mode) outcome {
 	ref := &l.ref
 	how.limit, how.names = 20*ref.requests, l.names
-	out := runPlan(l.t, l.cfg, l.scenario, p, how, &judge{
-		same: func(end map[string]any) error {
-			want := ref.end
-			for _, h := range p {
-				thing, pruned := strings.CutPrefix(h.Fault, "prune ")
-				if _, exists := end[outsideKind+" "+thing]; pruned && !exists {
-					want = maps.Clone(want)
-					delete(want, outsideKind+" "+thing)
-				}
-			}
-			if lines := differences(want, end); len(lines) > 0 {
-				return errors.New("the end differs from the reference:\n" + strings.Join(lines, "\n"))
-			}
-			return nil
-		},
-		reached: func(end map[string]any) error { return unreached(ref.end, end) },
-		most:    ref.most,
-	})
+	out := runPlan(l.t, l.cfg, l.scenario, p, how, &judge{end: ref.end.all, rests: l.rests, most: ref.most, plan: p})
 	allowed := l.cfg.Rate*float64(ref.requests)*max(1, out.virtual.Seconds()/ref.virtual.Seconds()) + float64(max(0, out.restarts-ref.restarts)*ref.requests) + 100
 	if float64(out.requests) > allowed {
 		out.problems = append(out.problems, fmt.Sprintf("%d requests in %v; the reference has %d in %v", out.requests, out.virtual, ref.requests, ref.virtual))

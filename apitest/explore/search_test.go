@@ -88,13 +88,13 @@ func TestRunsOfAPlanAreTheSame(t *testing.T) {
 				}
 			}
 			if i == 0 {
-				first, end = objects, out.end
+				first, end = objects, out.end.all
 				continue
 			}
 			if !maps.Equal(first, objects) {
 				t.Errorf("%q: run %d has other requests:\n%v\nthan the first:\n%v", line, i, objects, first)
 			}
-			if d := differences(end, out.end); len(d) > 0 {
+			if d := differences(end, out.end.all); len(d) > 0 {
 				t.Errorf("%q: run %d ends differently: %q", line, i, d)
 			}
 		}

@@ -105,7 +105,7 @@ func causeOf(line, problem string) string {
 func cause(problem string) string {
 	first, rest, _ := strings.Cut(problem, "\n")
 	switch {
-	case strings.HasPrefix(first, "the end differs"):
+	case strings.Contains(first, " differs from the reference"):
 		line, _, _ := strings.Cut(rest, "\n")
 		if at := strings.Index(line, ": "); at >= 0 {
 			line = line[:at]

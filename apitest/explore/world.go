@@ -20,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -34,21 +35,20 @@ type World struct {
 	// Server.Client, which no fault disturbs.
 	Server *apitest.Server
 
-	cfg       Config
-	names     fixedNames
-	plan      plan.Plan
-	faults    []Fault
-	limit     int // see mode
-	scenario  Scenario
-	order     *turnstile
-	over      context.Context // done when programs must have ended
-	programs  context.Context // of all programs
-	begun     time.Time
-	wake      chan struct{} // has a token after a change
-	disturb   atomic.Bool   // a fault has acted, or the run is ending
-	worldly   atomic.Bool   // a fault has changed the world
-	listing   atomic.Bool   // spots are recorded
-	listRests bool          // places at rest are recorded instead
+	cfg      Config
+	plan     plan.Plan
+	faults   []Fault
+	how      mode
+	judge    *judge // nil in the reference
+	scenario Scenario
+	order    *turnstile
+	over     context.Context // done when programs must have ended
+	programs context.Context // of all programs
+	begun    time.Time
+	wake     chan struct{} // has a token after a change
+	disturb  atomic.Bool   // a fault has acted, or the run is ending
+	worldly  atomic.Bool   // a fault has changed the world
+	listing  atomic.Bool   // spots are recorded
 
 	files sync.Mutex // guards lane.dir and temp
 	temp  string
@@ -74,7 +74,8 @@ type World struct {
 	problems  []string
 	broken    map[string]bool // invariants that have been reported
 	history   history
-	rest      []spot          // the places at rest
+	deleted   []metav1.Object // by faults, and not made by programs for other objects
+	rested    []rested
 	refused   map[string]bool // requests answered with 403
 	hot       bool
 }
@@ -109,17 +110,28 @@ type outcome struct {
 	problems []string
 	missed   bool // a place of the plan was not reached, or its fault had no effect
 	worldly  bool
-	end      map[string]any    // the objects and the things outside, normalized
-	objects  []kruntime.Object // the objects of a run without faults
-	outside  map[string]any    // the things outside
-	most     map[string]int    // see history
+	end      state
+	most     map[string]int // see history
 	spots    []spot
-	rest     []spot
+	rested   []rested
 	journal  []*entry
 	requests int
 	restarts int
 	virtual  time.Duration
 	refused  map[string]bool
+}
+
+// state is what exists at one time of a run.
+type state struct {
+	objects []kruntime.Object
+	outside map[string]any // the things outside
+	all     map[string]any // both, normalized
+}
+
+// rested is a place at rest, with what exists there a while after the step and still later.
+type rested struct {
+	spot
+	first, later state
 }
 
 // now returns the time since the beginning of the run.
@@ -217,7 +229,7 @@ func (w *World) begin(ctx context.Context, p *Process, place plan.Place, conflic
 	}
 	e := &entry{at: w.now(), program: p.lane.name, text: strings.TrimSpace(place.Verb + " " + place.Target)}
 	w.journal = append(w.journal, e)
-	if w.limit > 0 && (w.requests-w.earlier > w.limit+1_000 || w.requests > w.limit+10_000) && !w.hot {
+	if limit := w.how.limit; limit > 0 && (w.requests-w.earlier > limit+1_000 || w.requests > limit+10_000) && !w.hot {
 		w.hot = true
 		w.problems = append(w.problems, fmt.Sprintf("%d requests within %v: a loop without a pause", w.requests, w.now()))
 		for _, p := range w.processes {
@@ -352,18 +364,34 @@ func (w *World) settle() {
 
 // mode says how a plan is run.
 type mode struct {
-	free  bool // requests are not ordered
-	list  bool // the outcome has the spots
-	rest  bool // the outcome has the places at rest
+	free  bool       // requests are not ordered
+	list  bool       // the outcome has the spots
+	rest  plan.Place // the outcome has what exists at rest there, or at each rest for everyRest
 	names fixedNames
 	limit int // the run is given up if it has many more requests, in ten seconds or in all; 0 means none
 }
 
 // judge compares a run with the reference.
 type judge struct {
-	same    func(end map[string]any) error // nothing differs
-	reached func(end map[string]any) error // every observedGeneration is reached that is in the reference
-	most    map[string]int                 // see history
+	end   map[string]any                // at the end
+	rests map[plan.Place]map[string]any // after steps
+	most  map[string]int                // see history
+	plan  plan.Plan                     // that of the run
+}
+
+// same returns an error if what exists differs from what existed in the reference then.
+func (j *judge) same(when string, want, got map[string]any) error {
+	for _, h := range j.plan {
+		thing, pruned := strings.CutPrefix(h.Fault, "prune ")
+		if _, exists := got[outsideKind+" "+thing]; pruned && !exists {
+			want = maps.Clone(want)
+			delete(want, outsideKind+" "+thing)
+		}
+	}
+	if lines := differences(want, got); len(lines) > 0 {
+		return fmt.Errorf("%s differs from the reference:\n%s", when, strings.Join(lines, "\n"))
+	}
+	return nil
 }
 
 // current has the World of the run of this process, for the process that is stuck.
@@ -383,20 +411,20 @@ func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Pl
 	}()
 	apitest.Bubble(t, cfg.Options, func(_ *testing.T, s *apitest.Server) {
 		w := &World{
-			Server: s, cfg: cfg, names: how.names, plan: p, faults: faults, limit: how.limit, order: newTurnstile(how.free), begun: time.Now(),
+			Server: s, cfg: cfg, plan: p, faults: faults, how: how, judge: j, order: newTurnstile(how.free), begun: time.Now(),
 			wake: make(chan struct{}, 1), extra: map[string]int{}, seen: map[plan.Place]int{}, hit: make([]bool, len(p)), acted: make([]bool, len(p)),
-			broken: map[string]bool{}, refused: map[string]bool{}, listRests: how.rest,
+			broken: map[string]bool{}, refused: map[string]bool{},
 			history: history{made: map[types.UID]bool{}, touched: map[types.UID]bool{}, finalizers: map[string]bool{}, changes: map[string]int{}, now: map[string]int{}, most: map[string]int{}},
 		}
 		w.listing.Store(how.list)
 		current.Store(w)
 		defer current.Store(nil)
-		w.run(scenario, j, &out)
+		w.run(scenario, &out)
 	})
 	return out
 }
 
-func (w *World) run(scenario func(*World) Scenario, j *judge, out *outcome) {
+func (w *World) run(scenario func(*World) Scenario, out *outcome) {
 	background := context.Background()
 	over, end := context.WithCancel(background)
 	w.over = over
@@ -412,14 +440,14 @@ func (w *World) run(scenario func(*World) Scenario, j *judge, out *outcome) {
 	for _, prog := range w.scenario.Programs {
 		w.launch(prog, &lane{name: prog.Name, host: "host-1"})
 	}
-	finished := w.steps()
+	finished, j := w.steps(), w.judge
 	if len(w.scenario.Steps) > 0 { // what programs do later is not new
 		w.listing.Store(false)
 	}
 	w.settle()
 	w.listing.Store(false)
 	if finished && !w.worldly.Load() {
-		w.compare(j)
+		w.compare()
 	}
 	if err := w.await(w.ahead); err != nil {
 		w.problem("%v", err)
@@ -429,18 +457,13 @@ func (w *World) run(scenario func(*World) Scenario, j *judge, out *outcome) {
 			w.problem("%v", err)
 		}
 		if finished && !slices.ContainsFunc(w.faults, func(f Fault) bool { return f.World && !f.keeps }) {
-			if err := w.await(func() error { return j.reached(w.ends()) }); err != nil {
+			if err := w.await(func() error { return unreached(j.end, w.state().all) }); err != nil {
 				w.problem("%v", err)
 			}
 		}
 	}
-	objects := w.Server.Objects()
-	out.outside = w.outside()
-	out.end = normalized(objects, w.cfg.Ignore, w.names)
-	maps.Copy(out.end, out.outside)
-	if len(w.plan) == 0 {
-		out.objects = objects
-	}
+	w.leftovers()
+	out.end = w.state()
 	out.virtual = w.now()
 	w.mu.Lock()
 	out.requests = w.requests
@@ -475,7 +498,7 @@ func (w *World) run(scenario func(*World) Scenario, j *judge, out *outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out.problems, out.spots, out.journal, out.refused = w.problems, w.spots, w.journal, w.refused
-	out.worldly, out.rest, out.most = w.worldly.Load(), w.rest, w.history.most
+	out.worldly, out.rested, out.most = w.worldly.Load(), w.rested, w.history.most
 	for i, h := range w.plan {
 		out.missed = out.missed || !w.acted[i] || !w.hit[i] && h.Place.Number > 0
 	}
@@ -488,7 +511,8 @@ func (w *World) launch(prog Program, l *lane) {
 
 // steps does the steps, and reports whether all of them were reached.
 func (w *World) steps() bool {
-	for _, st := range w.scenario.Steps {
+	for i, st := range w.scenario.Steps {
+		last := i == len(w.scenario.Steps)-1
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		w.note("step: %s", st.Name)
@@ -502,7 +526,7 @@ func (w *World) steps() bool {
 			w.changed()
 		}
 		if st.Until == nil {
-			w.rests(st)
+			w.rests(st, last)
 			continue
 		}
 		panicked := false
@@ -523,13 +547,28 @@ func (w *World) steps() bool {
 		}
 		if err != nil {
 			if !w.worldly.Load() {
-				w.problem("%v", err)
+				w.problem("%v%s", err, w.lacks(st))
 			}
 			return false
 		}
-		w.rests(st)
+		if !w.rests(st, last) {
+			return false
+		}
 	}
 	return true
+}
+
+// lacks says how what exists differs from the reference after a step that was not reached.
+func (w *World) lacks(st Step) string {
+	place, ok := w.restPlace(st)
+	if !ok || w.judge == nil || w.judge.rests[place] == nil {
+		return ""
+	}
+	lines := differences(w.judge.rests[place], w.state().all)
+	if len(lines) == 0 {
+		return ""
+	}
+	return "\nwhat exists differs from the reference after the step:\n" + strings.Join(lines, "\n")
 }
 
 // act does a step. It is a place of each program that runs.
@@ -580,11 +619,16 @@ func (w *World) running() (all []*Process) {
 	return all
 }
 
-// ends returns the objects and the things outside, normalized.
-func (w *World) ends() map[string]any {
-	end := normalized(w.Server.Objects(), w.cfg.Ignore, w.names)
-	maps.Copy(end, w.outside())
-	return end
+// state returns what exists now.
+func (w *World) state() state {
+	s := state{objects: w.Server.Objects(), outside: w.outside()}
+	s.normalize(w.cfg.Ignore, w.how.names)
+	return s
+}
+
+func (s *state) normalize(ignore []string, names fixedNames) {
+	s.all = normalized(s.objects, ignore, names)
+	maps.Copy(s.all, s.outside)
 }
 
 // outside returns the things outside of the API, as "Outside SYSTEM/NAME", with their number.
@@ -606,20 +650,14 @@ func (w *World) outside() map[string]any {
 const outsideKind = "Outside"
 
 // compare compares the end with the reference, and asks Finally.
-func (w *World) compare(j *judge) {
-	var differs error
-	version := ""
+func (w *World) compare() {
+	same := func() error { return nil }
+	if w.judge != nil {
+		same = w.sameAs("the end", w.judge.end)
+	}
 	err := w.await(func() error {
-		if j != nil {
-			if now := w.Server.ResourceVersion(); now != version || len(w.scenario.Outside) > 0 {
-				version, differs = now, j.same(w.ends())
-			}
-			if differs != nil {
-				return differs
-			}
-		}
-		if w.scenario.Finally == nil {
-			return nil
+		if err := same(); err != nil || w.scenario.Finally == nil {
+			return err
 		}
 		if err := w.guard("Finally", w.scenario.Finally); err != nil {
 			return fmt.Errorf("finally: %w", err)
@@ -628,5 +666,17 @@ func (w *World) compare(j *judge) {
 	})
 	if err != nil {
 		w.problem("%v", err)
+	}
+}
+
+// sameAs returns a function that compares what exists with the reference.
+func (w *World) sameAs(when string, want map[string]any) func() error {
+	var differs error
+	version := ""
+	return func() error {
+		if now := w.Server.ResourceVersion(); now != version || len(w.scenario.Outside) > 0 {
+			version, differs = now, w.judge.same(when, want, w.state().all)
+		}
+		return differs
 	}
 }

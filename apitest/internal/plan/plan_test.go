@@ -103,6 +103,19 @@ func TestNameInProtobuf(t *testing.T) {
 	if p.Target != "pods default/web-*" {
 		t.Errorf("got %q", p)
 	}
+	if !IsUnconditional(body) {
+		t.Error("it has no resourceVersion")
+	}
+}
+
+func TestIsUnconditional(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"metadata":{"name":"p1"}}`: true, `{"metadata":{"resourceVersion":"3"}}`: false, `{}`: true, "no object": false, "": false,
+	} {
+		if got := IsUnconditional([]byte(body)); got != want {
+			t.Errorf("%s: %v", body, got)
+		}
+	}
 }
 
 func TestClean(t *testing.T) {

@@ -68,27 +68,38 @@ func OfRequest(req *http.Request, body []byte) Place {
 	return Place{Verb: verb, Target: strings.TrimSpace(resource + " " + strings.TrimSuffix(namespace+name, "/"))}
 }
 
-// created returns the name of an object in JSON, or in protobuf if client-go knows its
-// kind: "web-*" for the generateName web-, or "".
+// created returns the name of an object: "web-*" for the generateName web-, or "".
 func created(body []byte) string {
-	var obj struct {
-		Metadata struct{ Name, GenerateName string }
-	}
-	if json.Unmarshal(body, &obj) != nil {
-		decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
-		if err != nil {
-			return ""
-		}
-		m, err := meta.Accessor(decoded)
-		if err != nil {
-			return ""
-		}
-		obj.Metadata.Name, obj.Metadata.GenerateName = m.GetName(), m.GetGenerateName()
-	}
-	if m := obj.Metadata; m.Name != "" || m.GenerateName == "" {
+	m, _ := metaOf(body)
+	if m.Name != "" || m.GenerateName == "" {
 		return m.Name
 	}
-	return obj.Metadata.GenerateName + "*"
+	return m.GenerateName + "*"
+}
+
+// IsUnconditional reports whether body is an object without a resourceVersion. An update with it
+// replaces whatever is stored.
+func IsUnconditional(body []byte) bool {
+	m, ok := metaOf(body)
+	return ok && m.ResourceVersion == ""
+}
+
+// metaOf returns metadata of an object in JSON, or in protobuf if client-go knows its kind.
+func metaOf(body []byte) (m struct{ Name, GenerateName, ResourceVersion string }, ok bool) {
+	obj := struct{ Metadata any }{&m}
+	if json.Unmarshal(body, &obj) == nil {
+		return m, true
+	}
+	decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return m, false
+	}
+	of, err := meta.Accessor(decoded)
+	if err != nil {
+		return m, false
+	}
+	m.Name, m.GenerateName, m.ResourceVersion = of.GetName(), of.GetGenerateName(), of.GetResourceVersion()
+	return m, true
 }
 
 // IsWrite reports whether requests of the verb change objects. It also does for "call".
