@@ -99,7 +99,7 @@ func (s *solo) close() {}
 type greeting struct {
 	Error string
 	Plans []string
-	// Unsteady are the steps after which runs without faults differ.
+	// Unsteady are the steps after which runs without faults differ, and how.
 	Unsteady []string
 }
 
@@ -331,8 +331,8 @@ func (c *children) prepare() ([]string, error) {
 		return nil, fmt.Errorf("explore: the run without faults: %w", err)
 	}
 	c.idle = append(c.idle, k)
-	for _, name := range hello.Unsteady {
-		fmt.Fprintf(os.Stderr, "explore: runs without faults differ after step %q, so it is not compared\n", name)
+	for _, step := range hello.Unsteady {
+		fmt.Fprintf(os.Stderr, "explore: what exists is not compared after a step, because runs without faults differ there: %s\n", step)
 	}
 	return hello.Plans, nil
 }

@@ -48,8 +48,8 @@
 // The objects after a step are compared when all faults have acted and programs have had time to
 // finish. Then the next step begins. While a fault lasts that the next step should meet, such as late
 // events, the next step begins at once, and a later one is compared. Steps without Until are not
-// compared, and neither are those after which runs without faults differ, because objects depend on
-// the time or on chance. A line on stderr names the latter.
+// compared. Fields that depend on the time are left out. If other objects exist a while later, or by
+// chance, the step is not compared, and a line on stderr names it.
 //
 // After each step there is a place at rest, when programs have had time to finish and the
 // next step has not begun. There, objects are edited and deleted. An object that a program

@@ -26,10 +26,10 @@ type lab struct {
 	free     bool // requests are not ordered
 
 	ref      outcome
-	rests    map[plan.Place]map[string]any // what exists in the reference after steps
+	rests    map[plan.Place]*expected // after steps
 	names    fixedNames
 	plans    []plan.Plan // with one fault
-	unsteady []string    // steps after which runs without faults differ
+	unsteady []string    // steps after which runs without faults differ, with the first difference
 }
 
 // A job is a plan to run.
@@ -93,14 +93,10 @@ func (l *lab) prepare() error {
 			l.ref.most[key] = max(l.ref.most[key], n)
 		}
 	}
-	l.rests = map[plan.Place]map[string]any{}
+	l.rests = map[plan.Place]*expected{}
 	var rests []spot
 	for i, r := range resting[2].rested {
-		if l.isSteady(resting[:], i) {
-			l.rests[r.place] = r.later.all
-		} else {
-			l.unsteady = append(l.unsteady, r.place.Target)
-		}
+		l.expect(resting[:], i)
 		rests = append(rests, r.spot)
 	}
 	for _, s := range append(slices.Clone(l.ref.spots), rests...) {
@@ -143,14 +139,13 @@ func (l *lab) learn(runs, resting []outcome) {
 	}
 }
 
-// isSteady reports whether runs without faults have the same after step i: those that rest after
-// each step, there and a while later, and one that rests only there. So what exists does not
-// depend on the time or on chance, and other runs can be compared.
-func (l *lab) isSteady(resting []outcome, i int) bool {
+// expect sets what must exist after step i, if that depends neither on the time nor on chance: runs
+// without faults that rest after each step have the same there, a while later, and with other names,
+// and so does one that rests only there. Fields that differ between them are left out.
+func (l *lab) expect(resting []outcome, i int) {
 	r := &resting[2].rested[i]
 	once := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, rest: r.place, names: l.names}, nil)
-	r.first.normalize(l.cfg.Ignore, l.names)
-	states := []state{r.first}
+	states := []state{r.later, r.first}
 	for _, out := range append(resting[:2:2], once) {
 		for _, other := range out.rested {
 			if other.place == r.place {
@@ -158,14 +153,34 @@ func (l *lab) isSteady(resting []outcome, i int) bool {
 			}
 		}
 	}
-	return len(states) == 4 && !slices.ContainsFunc(states, func(s state) bool { return len(differences(r.later.all, s.all)) > 0 })
+	if len(states) < 5 {
+		return // the programs have returned there
+	}
+	ignore := slices.Clone(l.cfg.Ignore)
+	for _, fields := range []func(a, b map[string]any) []string{nil, uneven, noise} {
+		for k := range states {
+			if fields != nil {
+				ignore = append(ignore, fields(states[0].all, states[k].all)...)
+			}
+		}
+		for k := range states {
+			states[k].normalize(ignore, l.names)
+		}
+	}
+	for _, s := range states[1:] {
+		if lines := differences(states[0].all, s.all); len(lines) > 0 {
+			l.unsteady = append(l.unsteady, fmt.Sprintf("%q: %s", r.place.Target, lines[0]))
+			return
+		}
+	}
+	l.rests[r.place] = &expected{all: states[0].all, ignore: ignore}
 }
 
 // run runs a plan once and judges it.
 func (l *lab) run(p plan.Plan, how mode) outcome {
 	ref := &l.ref
 	how.limit, how.names = 20*ref.requests, l.names
-	out := runPlan(l.t, l.cfg, l.scenario, p, how, &judge{end: ref.end.all, rests: l.rests, most: ref.most, plan: p})
+	out := runPlan(l.t, l.cfg, l.scenario, p, how, &judge{end: &expected{ref.end.all, l.cfg.Ignore}, rests: l.rests, most: ref.most})
 	allowed := l.cfg.Rate*float64(ref.requests)*max(1, out.virtual.Seconds()/ref.virtual.Seconds()) + float64(max(0, out.restarts-ref.restarts)*ref.requests) + 100
 	if float64(out.requests) > allowed {
 		out.problems = append(out.problems, fmt.Sprintf("%d requests in %v; the reference has %d in %v", out.requests, out.virtual, ref.requests, ref.virtual))

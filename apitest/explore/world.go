@@ -373,25 +373,30 @@ type mode struct {
 
 // judge compares a run with the reference.
 type judge struct {
-	end   map[string]any                // at the end
-	rests map[plan.Place]map[string]any // after steps
-	most  map[string]int                // see history
-	plan  plan.Plan                     // that of the run
+	end   *expected
+	rests map[plan.Place]*expected // after steps
+	most  map[string]int           // see history
 }
 
-// same returns an error if what exists differs from what existed in the reference then.
-func (j *judge) same(when string, want, got map[string]any) error {
-	for _, h := range j.plan {
+// expected is what exists in the reference at one time.
+type expected struct {
+	all    map[string]any
+	ignore []string // as Config.Ignore has it
+}
+
+// differences returns how what exists now differs, as lines.
+func (w *World) differences(from *expected) []string {
+	now := state{objects: w.Server.Objects(), outside: w.outside()}
+	now.normalize(from.ignore, w.how.names)
+	want := from.all
+	for _, h := range w.plan {
 		thing, pruned := strings.CutPrefix(h.Fault, "prune ")
-		if _, exists := got[outsideKind+" "+thing]; pruned && !exists {
+		if _, exists := now.all[outsideKind+" "+thing]; pruned && !exists {
 			want = maps.Clone(want)
 			delete(want, outsideKind+" "+thing)
 		}
 	}
-	if lines := differences(want, got); len(lines) > 0 {
-		return fmt.Errorf("%s differs from the reference:\n%s", when, strings.Join(lines, "\n"))
-	}
-	return nil
+	return differences(want, now.all)
 }
 
 // current has the World of the run of this process, for the process that is stuck.
@@ -457,7 +462,7 @@ func (w *World) run(scenario func(*World) Scenario, out *outcome) {
 			w.problem("%v", err)
 		}
 		if finished && !slices.ContainsFunc(w.faults, func(f Fault) bool { return f.World && !f.keeps }) {
-			if err := w.await(func() error { return unreached(j.end, w.state().all) }); err != nil {
+			if err := w.await(func() error { return unreached(j.end.all, w.state().all) }); err != nil {
 				w.problem("%v", err)
 			}
 		}
@@ -564,7 +569,7 @@ func (w *World) lacks(st Step) string {
 	if !ok || w.judge == nil || w.judge.rests[place] == nil {
 		return ""
 	}
-	lines := differences(w.judge.rests[place], w.state().all)
+	lines := w.differences(w.judge.rests[place])
 	if len(lines) == 0 {
 		return ""
 	}
@@ -670,13 +675,16 @@ func (w *World) compare() {
 }
 
 // sameAs returns a function that compares what exists with the reference.
-func (w *World) sameAs(when string, want map[string]any) func() error {
-	var differs error
+func (w *World) sameAs(when string, want *expected) func() error {
+	var lines []string
 	version := ""
 	return func() error {
 		if now := w.Server.ResourceVersion(); now != version || len(w.scenario.Outside) > 0 {
-			version, differs = now, w.judge.same(when, want, w.state().all)
+			version, lines = now, w.differences(want)
 		}
-		return differs
+		if len(lines) > 0 {
+			return fmt.Errorf("%s differs from the reference:\n%s", when, strings.Join(lines, "\n"))
+		}
+		return nil
 	}
 }

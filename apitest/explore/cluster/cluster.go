@@ -45,11 +45,19 @@ func Run(ctx context.Context, s *apitest.Server, cfg *rest.Config) error {
 		return err
 	}
 	c := &cluster{Interface: client, s: s}
+	var version string
+	var changed time.Time
 	for ctx.Err() == nil {
-		if err := c.round(ctx); err != nil && ctx.Err() == nil {
-			return err
+		if now := s.ResourceVersion(); now != version {
+			version, changed = now, time.Now()
 		}
-		s.CollectGarbage()
+		// What a round does depends on the objects, and on how long a pod of a Job has run.
+		if time.Since(changed) <= jobPodRuns+interval {
+			if err := c.round(ctx); err != nil && ctx.Err() == nil {
+				return err
+			}
+			s.CollectGarbage()
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(interval):
