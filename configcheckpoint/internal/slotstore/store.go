@@ -369,10 +369,11 @@ func (s *Store) Save(d Digest, data []byte) error {
 		return s.cfg.FS.SyncDir(PayloadDir)
 	}
 	if err := s.cfg.FS.Mkdir(PayloadDir); err == nil {
-		if err := s.cfg.FS.SyncDir("."); err != nil {
-			return err
-		}
+		s.settled = false // until a flush of its name succeeds
 	} else if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := s.settle(); err != nil {
 		return err
 	}
 	return durable.Replace(s.cfg.FS, PayloadPath(d), data)

@@ -86,6 +86,12 @@ func TestDamagedSlotsAreSetAside(t *testing.T) {
 // TestPayloadDirectoryMadeAgain: if p/ was removed, its new name is flushed before
 // a record refers to a payload in it, and the error of that flush is returned.
 func TestPayloadDirectoryMadeAgain(t *testing.T) {
+	for name, twice := range map[string]bool{"removed once": false, "removed again": true} {
+		t.Run(name, func(t *testing.T) { testPayloadDirectoryMadeAgain(t, twice) })
+	}
+}
+
+func testPayloadDirectoryMadeAgain(t *testing.T, twice bool) {
 	disk := &syncs{Disk: slottest.New()}
 	s := opened(t, disk)
 	if err := put(s, "A"); err != nil {
@@ -103,7 +109,9 @@ func TestPayloadDirectoryMadeAgain(t *testing.T) {
 	if err := put(s, "B"); !errors.Is(err, syscall.EIO) {
 		t.Errorf("a flush that fails: %v, want EIO", err)
 	}
-	remove()
+	if twice {
+		remove()
+	}
 	disk.fail = ""
 	if err := put(s, "B"); err != nil {
 		t.Fatal(err)
