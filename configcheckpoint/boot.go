@@ -112,6 +112,7 @@ type choice[T any] struct {
 	active  Active[T]
 	payload []byte
 	skipped *ReasonError // why it is not the assigned one
+	passed  *ReasonError // why it is not one that was proven: the store failed, which may pass
 }
 
 // choose returns the best configuration that can be run. If that one is on trial,
@@ -121,15 +122,18 @@ func (c *Controller[T]) choose(ctx context.Context) (choice[T], error) {
 	chain := c.core.Candidates()
 	c.mu.Unlock()
 	var causes []error
-	var skipped *ReasonError
+	var skipped, passed *ReasonError
 	for _, cand := range chain {
 		found, err := c.try(ctx, cand)
 		if err == nil {
-			found.skipped = skipped
+			found.skipped, found.passed = skipped, passed
 			return found, nil
 		}
-		if cand.Role == rollout.Assigned {
+		switch {
+		case cand.Role == rollout.Assigned:
 			skipped = c.public(err)
+		case err.transient() && passed == nil:
+			passed = c.public(err)
 		}
 		causes = append(causes, fmt.Errorf("%s: %w", cand.Role, err))
 		if cand.Role != rollout.Default || len(chain) == 1 {
@@ -227,9 +231,21 @@ func (c *Controller[T]) public(e *ReasonError) *ReasonError {
 // activate makes a choice the running configuration. Callers hold mu.
 func (c *Controller[T]) activate(found choice[T]) {
 	c.active, c.payload = found.active, found.payload
-	c.state.skipped, c.state.health, c.state.restart = found.skipped, nil, false
+	c.state.health, c.state.restart = nil, false
+	c.skip(found.skipped, found.passed)
 	// A failure is in the status.
 	_, _ = c.change(rollout.Running{Ref: found.active.Ref.core(), Role: rollout.Role(found.active.Role), Skipped: found.skipped != nil})
+}
+
+// skip records why the assigned configuration, or one that was proven, was not started; nil
+// if it was, or is no better than the running one. Callers hold mu.
+func (c *Controller[T]) skip(assigned, other *ReasonError) {
+	c.state.skipped, c.state.passed = assigned, other
+	if assigned != nil && assigned.Reason == ReasonCheckpointCorrupt {
+		// The next delivery repairs it, and the last one is at hand.
+		c.reconsider = true
+		c.notify()
+	}
 }
 
 // reportError calls Config.ErrorHandler, or logs err.

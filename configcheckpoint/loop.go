@@ -204,6 +204,7 @@ func (l *loop[T]) run(ctx context.Context) error {
 			l.handle(ctx)
 		case <-l.store.C:
 			l.retryStore()
+			l.handleAgain(ctx) // before converge: the record may be news, and the payload is newer
 		case <-l.check.C:
 			l.startCheck(ctx)
 		}
@@ -272,9 +273,11 @@ func (c *Controller[T]) storeNeedsRetry() bool {
 	return !c.store.Complete() || c.core.Unsaved() || c.blocked() || c.state.store.transient()
 }
 
-// blocked reports whether the assigned configuration was not started because the
-// store failed. Callers hold mu.
-func (c *Controller[T]) blocked() bool { return c.state.skipped.transient() }
+// blocked reports whether a better configuration was not started because the store
+// failed. Callers hold mu.
+func (c *Controller[T]) blocked() bool {
+	return c.state.skipped.transient() || c.state.passed.transient()
+}
 
 // transient reports whether e is a fault of the store that may pass.
 func (e *ReasonError) transient() bool { return e != nil && rollout.Reason(e.Reason).Transient() }
@@ -310,20 +313,36 @@ func (l *loop[T]) tryStore() error {
 		if err := c.store.Unreadable(); err != nil {
 			return err
 		}
+		c.reconsider = true // the last payload was compared with another record, or with none
 	}
-	if a := c.core.Record().Assigned; a != nil && c.blocked() {
-		switch _, err := c.store.Load(a.Digest); {
-		case errors.Is(err, slotstore.ErrPayload):
-			// The next delivery repairs it; the last one is at hand.
-			c.state.skipped = c.public(&ReasonError{Reason: ReasonCheckpointCorrupt, Ref: refOf(a), Err: err})
-			c.reconsider = true
-			c.notify()
-		case err != nil:
+	if c.blocked() {
+		if err := l.tryPayloads(); err != nil {
 			return err
 		}
 	}
 	_, err := c.change(rollout.Retried{})
 	return err
+}
+
+// tryPayloads returns an error if no configuration that is better than the running one
+// can be read, but one may be later. Callers hold mu.
+func (l *loop[T]) tryPayloads() error {
+	c := l.c
+	for _, cand := range c.core.Candidates() {
+		if cand.Role == rollout.Default || Digest(cand.Ref.Digest) == c.active.Ref.Digest {
+			break
+		}
+		switch _, err := c.store.Load(cand.Ref.Digest); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, slotstore.ErrPayload):
+			return err
+		case cand.Role == rollout.Assigned:
+			c.skip(c.public(&ReasonError{Reason: ReasonCheckpointCorrupt, Ref: refOf(&cand.Ref), Err: err}), c.state.passed)
+		}
+	}
+	c.state.passed = nil
+	return nil
 }
 
 // converge puts the configuration into effect that must run, if another one
@@ -373,7 +392,7 @@ func (l *loop[T]) apply(ctx context.Context) error {
 		c.mu.Lock()
 		if !failed && found.active.Ref.Digest == c.active.Ref.Digest {
 			// The wanted one can't be started, and the running one is next in line.
-			c.state.skipped = found.skipped
+			c.skip(found.skipped, found.passed)
 			c.refresh()
 			c.mu.Unlock()
 			return nil

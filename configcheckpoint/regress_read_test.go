@@ -4,7 +4,10 @@
 package configcheckpoint
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -146,4 +149,128 @@ func testPayloadThatBecameDamaged(t *testing.T) {
 	n.goes(storeRetry().Cap)
 	n.restarts()
 	n.is("A", isTrue, PhaseGood, ReasonGood)
+}
+
+// TestARecordThatComesLate: a payload that was delivered while the newest record could not
+// be read was compared with an older one, or with none. If nothing was to do then, the
+// configuration of the newest record ran later, against the source.
+func TestARecordThatComesLate(t *testing.T) {
+	newest, older := slotstore.SlotA, slotstore.SlotB
+	for name, test := range map[string]struct {
+		unreadable []string
+		delivered  string
+		runs       string
+	}{
+		"an older record": {[]string{newest}, "A", "A"},
+		"no record":       {[]string{newest, older}, "", "default"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := proven(t, "A")
+				n.delivers("B")
+				n.kill()
+				if a, b := gen(n.disk, newest), gen(n.disk, older); a != b+1 {
+					t.Fatalf("the generations are %d and %d", a, b)
+				}
+				var applied []string
+				n.cfg.Apply = func(_ context.Context, a Active[string]) error {
+					n.active, applied = a, append(applied, a.Config)
+					return nil
+				}
+				for _, slot := range test.unreadable {
+					n.disk.SetUnreadable(slot, syscall.EMFILE)
+				}
+				n.start()
+				n.delivers(test.delivered)
+				for _, slot := range test.unreadable {
+					n.disk.SetUnreadable(slot, nil)
+				}
+				n.goes(storeRetry().Cap)
+				n.runs()
+				if s := n.c.Status(); n.active.Config != test.runs || !s.OK || len(applied) > 0 {
+					t.Errorf("runs %q, and %q was applied: %+v", n.active.Config, applied, s)
+				}
+			})
+		})
+	}
+}
+
+// TestALastKnownGoodThatCanNotBeReadIsTriedAgain: the built-in default ran in its place until
+// the next restart.
+func TestALastKnownGoodThatCanNotBeReadIsTriedAgain(t *testing.T) {
+	for name, hot := range map[string]bool{"restart": false, "Apply": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testLastKnownGoodIsTriedAgain(t, hot) })
+		})
+	}
+}
+
+func testLastKnownGoodIsTriedAgain(t *testing.T, hot bool) {
+	n := proven(t, "A")
+	if n.stop(nil); hot {
+		n.cfg.Apply = func(_ context.Context, a Active[string]) error {
+			n.active = a
+			return nil
+		}
+	}
+	restarts := func() {
+		if synctest.Wait(); !hot {
+			n.restarts()
+		}
+	}
+	n.start()
+	n.delivers("B")
+	restarts()
+	path := slotstore.PayloadPath(ref("A").Digest)
+	n.disk.SetUnreadable(path, syscall.EMFILE)
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	restarts()
+	n.is("default", isFalse, PhaseRolledBack, ReasonUnhealthy)
+	if s := n.c.Status(); !strings.Contains(s.Message, "too many open files") {
+		t.Error(s.Message)
+	}
+	n.goes(time.Hour)
+	n.runs()
+	n.disk.SetUnreadable(path, nil)
+	n.goes(storeRetry().Cap)
+	restarts()
+	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+	if s := n.c.Status(); strings.Contains(s.Message, "too many open files") {
+		t.Error(s.Message)
+	}
+	n.goes(time.Hour)
+	n.runs()
+}
+
+// TestALastKnownGoodThatIsDamagedAfterAll: what could not be read is damaged, so there is
+// nothing to wait for.
+func TestALastKnownGoodThatIsDamagedAfterAll(t *testing.T) {
+	synctest.Test(t, testLastKnownGoodThatIsDamaged)
+}
+
+func testLastKnownGoodThatIsDamaged(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.restarts()
+	path := slotstore.PayloadPath(ref("A").Digest)
+	n.disk.SetUnreadable(path, syscall.EMFILE)
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	n.restarts()
+	n.spoil("A")
+	n.disk.SetUnreadable(path, nil)
+	n.goes(storeRetry().Cap)
+	n.is("default", isFalse, PhaseRolledBack, ReasonUnhealthy)
+	if s := n.c.Status(); strings.Contains(s.Message, "too many open files") {
+		t.Error(s.Message)
+	}
+	before := n.disk.Changes()
+	n.goes(24 * time.Hour)
+	n.runs()
+	if n.disk.Changes() != before {
+		t.Error("the store was written")
+	}
 }

@@ -122,6 +122,25 @@ func testHealedCheckpointIsApplied(t *testing.T) {
 	}
 }
 
+// TestForgetRepairsWhatIsDamaged: the payload of a configuration that is tried again is
+// damaged, and the source, which has delivered it already, does not deliver it again.
+func TestForgetRepairsWhatIsDamaged(t *testing.T) { synctest.Test(t, testForgetRepairsWhatIsDamaged) }
+func testForgetRepairsWhatIsDamaged(t *testing.T) {
+	n := hot(t, "A", takesAll)
+	n.delivers("B")
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+	n.spoil("B")
+	if err := n.c.Forget(ref("B").Digest); err != nil {
+		t.Fatal(err)
+	}
+	n.goes(repairRetry().Base)
+	n.is("B", isTrue, PhaseTrial, ReasonTrial)
+}
+
 // TestRepairsInOneProcessArePaced: a disk that loses the payload at once has it
 // saved and applied ever more rarely.
 func TestRepairsInOneProcessArePaced(t *testing.T) { synctest.Test(t, testRepairsInOneProcessArePaced) }

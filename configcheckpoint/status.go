@@ -91,6 +91,7 @@ type situation struct {
 	attempts int // the limit
 
 	skipped *ReasonError // why the assigned configuration was not started
+	passed  *ReasonError // why a proven one was not, that is better than the running one
 	store   *ReasonError // the current fault of the store
 	refused *ReasonError // why the last payload was not accepted
 	source  error        // why the source has no payload
@@ -176,6 +177,7 @@ func (s situation) overlay(st *Status) {
 		st.Message += "; " + message
 	}
 	blame(s.refused)
+	blame(s.passed)
 	blame(s.store)
 	if s.waiting != "" {
 		note(ReasonWaiting, s.waiting)
