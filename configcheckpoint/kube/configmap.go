@@ -195,7 +195,7 @@ func (w *configMapWatch) started(ctx context.Context, stream watch.Interface) er
 		return fmt.Errorf("watch: %w", apierrors.FromObject(event.Object))
 	}
 	w.alive, w.expired = true, false
-	cm, ok := event.Object.(*corev1.ConfigMap)
+	cm, ok := w.ours(event.Object)
 	switch {
 	case ok && (event.Type == watch.Added || event.Type == watch.Modified):
 		w.object = cm
@@ -224,7 +224,7 @@ func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 func (w *configMapWatch) Replace(objects []any, _ string) error {
 	w.object = nil
 	for _, obj := range objects {
-		if cm, ok := obj.(*corev1.ConfigMap); ok && cm.Name == w.source.name {
+		if cm, ok := w.ours(obj); ok {
 			w.object = cm
 		}
 	}
@@ -238,10 +238,27 @@ func (w *configMapWatch) Replace(objects []any, _ string) error {
 func (w *configMapWatch) Add(obj any) error { return w.Update(obj) }
 
 // Update implements cache.ReflectorStore.
-func (w *configMapWatch) Update(obj any) error { return w.Replace([]any{obj}, "") }
+func (w *configMapWatch) Update(obj any) error {
+	if _, ok := w.ours(obj); !ok {
+		return nil
+	}
+	return w.Replace([]any{obj}, "")
+}
 
 // Delete implements cache.ReflectorStore.
-func (w *configMapWatch) Delete(any) error { return w.Replace(nil, "") }
+func (w *configMapWatch) Delete(obj any) error {
+	if _, ok := w.ours(obj); !ok {
+		return nil
+	}
+	return w.Replace(nil, "")
+}
+
+// ours returns obj if it is the ConfigMap of the source. A server or proxy may ignore the
+// field selector, as the fake clientset of client-go does.
+func (w *configMapWatch) ours(obj any) (*corev1.ConfigMap, bool) {
+	cm, ok := obj.(*corev1.ConfigMap)
+	return cm, ok && cm.Name == w.source.name && cm.Namespace == w.source.namespace
+}
 
 // Resync implements cache.ReflectorStore.
 func (w *configMapWatch) Resync() error { return nil }

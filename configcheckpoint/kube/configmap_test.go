@@ -64,7 +64,11 @@ type watched struct {
 }
 
 func watchConfigMap(t *testing.T, s *apitest.Server) watched {
-	source, err := ConfigMap(s.Client(apitest.User{}).CoreV1(), "kube-system", "agent", "config.yaml")
+	return watchThrough(t, s, s.Client(apitest.User{}).CoreV1())
+}
+
+func watchThrough(t *testing.T, s *apitest.Server, client corev1client.ConfigMapsGetter) watched {
+	source, err := ConfigMap(client, "kube-system", "agent", "config.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,6 +164,49 @@ func testConfigMapSource(t *testing.T) {
 			t.Errorf("request %+v", r)
 		}
 	}
+}
+
+// unselective drops the field selectors of requests.
+type unselective struct{ http.RoundTripper }
+
+func (u unselective) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	query := req.URL.Query()
+	query.Del("fieldSelector")
+	req.URL.RawQuery = query.Encode()
+	return u.RoundTripper.RoundTrip(req)
+}
+
+// TestOtherConfigMapsAreIgnored, if the server or a proxy ignores the field selector, as the
+// fake clientset of client-go does. Another ConfigMap of the namespace that was changed first
+// in a watch was the configuration, and one that was changed later ended ours.
+func TestOtherConfigMapsAreIgnored(t *testing.T) { synctest.Test(t, testOtherConfigMapsAreIgnored) }
+func testOtherConfigMapsAreIgnored(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	other := agentConfig("X")
+	other.Name = "other"
+	s.Put(other)
+	s.Put(agentConfig("A"))
+	cfg := s.Config(apitest.User{})
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return unselective{rt} })
+	w := watchThrough(t, s, corev1client.NewForConfigOrDie(cfg))
+	w.yields("A")
+	edit := func(name, data string) {
+		apitest.Edit(s, "kube-system", name, func(cm *corev1.ConfigMap) { cm.Data["config.yaml"] = data })
+	}
+	for range 2 {
+		edit("other", "first in a watch")
+		time.Sleep(2 * aliveAfter)
+		edit("other", "later in a watch")
+		w.none()
+		s.DropWatches(apitest.Match{})
+		time.Sleep(time.Second)
+	}
+	edit("agent", "B")
+	time.Sleep(configMapRetry().Cap)
+	w.yields("B")
+	apitest.Remove[*corev1.ConfigMap](s, "kube-system", "other")
+	w.none()
 }
 
 // TestUpdateAfterLongIdle: the watch has been renewed many times by then, at a
