@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -82,6 +83,19 @@ func TestForeignWaitExpiredWaits(t *testing.T) {
 }
 
 // drain returns the reasons of the events that were recorded.
+// The API server refuses a negative number of transitions. The largest one was followed by
+// that, so the lease could not be taken over.
+func TestTakeOverAfterTheLargestNumberOfTransitions(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.putLease("other", time.Now(), func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](math.MaxInt32) })
+		f.start()
+		pass(time.Minute)
+		if s := f.status(); s.Phase != PhaseHeld || *f.lease().Spec.LeaseTransitions != 0 {
+			t.Errorf("status is %+v", s)
+		}
+	})
+}
+
 func drain(r *events.FakeRecorder) string {
 	var reasons []string
 	for len(r.Events) > 0 {

@@ -83,7 +83,8 @@ func (l *Lease) object(r *Rules, now Instant) *coordinationv1.Lease {
 	lease.Spec.LeaseDurationSeconds = ptr.To(int32(r.Duration / time.Second))
 	lease.Spec.RenewTime = microTime(l.nextRenewTime(now))
 	if t.takeFrom != (Party{}) {
-		lease.Spec.LeaseTransitions = ptr.To(ptr.Deref(lease.Spec.LeaseTransitions, 0) + 1)
+		// The API has no negative ones, so 0 follows the largest number.
+		lease.Spec.LeaseTransitions = ptr.To(max(0, ptr.Deref(lease.Spec.LeaseTransitions, 0)+1))
 		lease.Spec.AcquireTime = lease.Spec.RenewTime
 	}
 	return lease
