@@ -84,6 +84,34 @@ func TestControllerRestoredServer(t *testing.T) {
 	}
 }
 
+// After a restore the records of living candidates have lower versions than before for a
+// long time. They were taken for old events, and the records were deleted half an hour later.
+func TestControllerKeepsRestoredCandidates(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.start()
+		a, b := r.stub("a", "1.19.0", "1.19.0").start(), r.stub("b", "1.19.0", "1.19.0").start()
+		r.advance(20 * time.Second)
+		restore := r.server.Backup()
+		a.touch()
+		b.touch()
+		r.advance(time.Minute)
+		restore()
+		r.told()
+		for range 12 {
+			r.advance(5 * time.Minute)
+			for _, name := range []string{"a", "b"} {
+				if r.candidate(name) == nil {
+					r.Fatalf("the record of %s is gone: %q", name, r.told())
+				}
+				apitest.Edit(r.server, ctlNamespace, name, func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.RenewTime = ptr.To(metav1.NowMicro()) })
+			}
+		}
+		if told := r.told(); slices.ContainsFunc(told, func(s string) bool { return s[0] == 'c' }) {
+			r.Errorf("%q", told)
+		}
+	})(t)
+}
+
 // TestControllerWritesAreConditional: a holder that renews while our watch is
 // late is not written over, nor asked to give way because of its past.
 func TestControllerWritesAreConditional(t *testing.T) {

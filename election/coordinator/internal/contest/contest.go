@@ -64,7 +64,7 @@ type candidate struct {
 	Candidate
 	answered int64 // the PingTime that it has answered
 
-	seen   time.Time // when it was first observed, or its last renewal was
+	seen   time.Time // when it was first observed, or its last renewal or a restored one was
 	heard  time.Time // when its last renewal or its creation was observed; zero for never
 	pinged time.Time // since when it has a ping to answer; zero for none
 	missed bool      // the late ping was reported
@@ -171,6 +171,9 @@ func (c *Contest) Apply(now time.Time, e Event) (effects Effects) {
 		// An older one was already observed, for example in the answer to a write.
 		if c.lease == nil || !isSeen(e.Lease.ResourceVersion, c.lease.ResourceVersion) {
 			effects.Decide = c.observe(now, e.Lease)
+			if c.isBuried(e.Lease) {
+				c.buried = "" // the API server was restored from a backup
+			}
 		}
 	case LeaseGone:
 		if c.lease != nil && c.lease.UID == e.UID { // else it was re-created
@@ -253,6 +256,10 @@ func (c *Contest) admit(now time.Time, obj Candidate, fresh bool) error {
 		// Not a renewal that a restored backup shows again.
 		known.seen, known.heard, known.pinged = now, now, time.Time{}
 		known.answered = known.PingTime
+	case obj.RenewTime != known.RenewTime:
+		// Whether it lives is not known, and neither that it has not renewed since: events
+		// have lower versions after the restore, too, and were taken for old ones.
+		known.seen = now
 	}
 	known.Candidate = obj
 	switch {

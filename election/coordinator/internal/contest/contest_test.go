@@ -111,27 +111,44 @@ func TestRestoredBackup(t *testing.T) {
 	}
 }
 
-// A restored backup shows an earlier renewal of a candidate that may be dead. A clock
-// that was set back shows an earlier time too, but in a newer version.
+// A Lease that was deleted is there again, with the same UID: the API server was restored.
+// The answers to all writes to it were taken for late ones, so each write met a conflict.
+func TestARestoredLeaseIsNotBuried(t *testing.T) {
+	c := New(decideRules())
+	apply(t, c, decideNow, CandidateSeen{Candidate: candidateAt(100, "a", 1)})
+	apply(t, c, decideNow, LeaseSeen{Lease: leaseAt(1000, "x")})
+	apply(t, c, decideNow, LeaseGone{UID: "l"})
+	apply(t, c, decideNow, LeaseSeen{Lease: leaseAt(10, "")})
+	assign := Decision{Do: Assign, Name: "a", Lease: c.lease}
+	if apply(t, c, decideNow, Answered{To: assign, Lease: leaseAt(11, "a")}); c.Holder() != "a" || c.assignee == nil {
+		t.Errorf("the lease is %+v, its assignee %+v", c.lease, c.assignee)
+	}
+}
+
+// A restored backup shows another renewal of a candidate that may be dead, or alive: it is
+// neither heard nor collected. A clock that was set back shows an earlier time too, but in a
+// newer version.
 func TestOnlyANewerVersionIsASignOfLife(t *testing.T) {
 	for name, tc := range map[string]struct {
 		version int
 		renewed int64
 		want    bool
+		seen    bool
 	}{
-		"renewed":                         {101, 1001, true},
-		"renewed by a clock set back":     {101, 900, true},
-		"not renewed":                     {101, 1000, false},
-		"restored, to an earlier renewal": {99, 999, false},
-		"restored, with a later time":     {99, 1001, false},
+		"renewed":                         {101, 1001, true, true},
+		"renewed by a clock set back":     {101, 900, true, true},
+		"not renewed":                     {101, 1000, false, false},
+		"restored, not renewed":           {99, 1000, false, false},
+		"restored, to an earlier renewal": {99, 999, false, true},
+		"restored, with a later time":     {99, 1001, false, true},
 	} {
 		c := New(decideRules())
 		apply(t, c, decideNow, CandidateSeen{Candidate: candidateAt(100, "a", 1000), Fresh: true})
 		read := Answered{To: Decision{Do: Ping, Name: "a", UID: "a", Version: "100"}, Candidate: ptr.To(candidateAt(tc.version, "a", tc.renewed)), Read: true}
 		apply(t, c, decideNow.Add(time.Minute), read)
 		a := c.candidates["a"]
-		if got := a.heard.After(decideNow); got != tc.want || a.seen.After(decideNow) != tc.want {
-			t.Errorf("%s: heard at %v and seen at %v, want a sign of life: %v", name, a.heard, a.seen, tc.want)
+		if got := a.heard.After(decideNow); got != tc.want || a.seen.After(decideNow) != tc.seen {
+			t.Errorf("%s: heard at %v and seen at %v, want a sign of life: %v, and seen: %v", name, a.heard, a.seen, tc.want, tc.seen)
 		}
 		if a.Version != fmt.Sprint(tc.version) || a.RenewTime != tc.renewed {
 			t.Errorf("%s: version %s renewed at %d", name, a.Version, a.RenewTime)
