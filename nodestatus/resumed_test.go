@@ -206,16 +206,19 @@ func TestARestoredAPIServerIsSeen(t *testing.T) {
 	for name, tc := range map[string]struct {
 		run    func(*testing.T, *apitest.Server, Config) *world
 		resync bool
+		within time.Duration
 	}{
-		"no events": {start, false}, "a watch": {watching, false}, "a read": {start, true},
+		"no events": {start, false, 8 * time.Minute}, // one and a half report intervals
+		"a watch":   {watching, false, time.Minute},
+		"a read":    {start, true, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testARestoredAPIServerIsSeen(t, tc.run, tc.resync) })
+			synctest.Test(t, func(t *testing.T) { testARestoredAPIServerIsSeen(t, tc.run, tc.resync, tc.within) })
 		})
 	}
 }
 
-func testARestoredAPIServerIsSeen(t *testing.T, run func(*testing.T, *apitest.Server, Config) *world, resync bool) {
+func testARestoredAPIServerIsSeen(t *testing.T, run func(*testing.T, *apitest.Server, Config) *world, resync bool, within time.Duration) {
 	s := apitest.New(apitest.Options{})
 	pods := &knob[int64]{value: 110}
 	w := run(t, s, Config{Template: template(), Setters: []Setter{podsSetter(pods)}})
@@ -237,12 +240,34 @@ func testARestoredAPIServerIsSeen(t *testing.T, run func(*testing.T, *apitest.Se
 		w.pass(time.Second)
 		w.expect(0, 1, 1)
 	}
-	w.pass(8 * time.Minute) // one and a half report intervals
+	w.pass(within)
 	if n := len(s.Requests(gets)); n > 1 {
 		t.Errorf("%d reads after the restore", n)
 	}
 	if got := capacity(); got != 200 {
 		t.Errorf("the Node has %d pods after the restore, want 200", got)
+	}
+	w.expectAQuietHour(s)
+}
+
+// The backup has the Node that was there before ours. With a watch that is noticed, although
+// its version is lower, so nothing has a Node for its owner that is gone.
+func TestAnotherNodeOfABackupIsSeen(t *testing.T) { synctest.Test(t, testAnotherNodeOfABackupIsSeen) }
+func testAnotherNodeOfABackupIsSeen(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := watching(t, s, Config{OnDeleted: DeletedReregister})
+	w.pass(time.Minute)
+	former := w.node().UID
+	restore := s.Backup()
+	apitest.Remove[*corev1.Node](s, "", node1)
+	w.pass(time.Minute)
+	if w.node().UID == former {
+		t.Fatal("the Node was not created again")
+	}
+	restore()
+	w.pass(time.Minute)
+	if ref, err := w.c.OwnerReference(t.Context(), node1); err != nil || ref.UID != former {
+		t.Errorf("OwnerReference = %v, %v, want %s", ref, err, former)
 	}
 	w.expectAQuietHour(s)
 }

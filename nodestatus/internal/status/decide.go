@@ -192,7 +192,7 @@ func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
 		err = s.failed(now, ev, &news)
 
 	case Shown:
-		news.Wake = s.shown(ev)
+		news.Wake = s.shown(now, ev)
 		return news, nil
 	case Unregistered:
 		if s.phase == Registered {
@@ -231,6 +231,10 @@ func (s *State) doubt() {
 // the parts left out of it.
 func (s *State) roundEnded(now time.Duration, ev RoundEnded) (leftOut []string) {
 	s.lastRound = now
+	if s.behind != 0 && now-s.behind >= s.rules.Interval {
+		s.behind = 0
+		s.doubt()
+	}
 	late, clean := false, true
 	for _, f := range ev.Failures {
 		late = late || f.Check && f.Late
@@ -327,7 +331,7 @@ func (s *State) answered(now time.Duration, ev Answered, news *News) error {
 	news.Registered, news.Created = ev.Node, true
 	s.accept(now, sent, ev, news)
 	if early != nil {
-		news.Wake = s.shown(*early)
+		news.Wake = s.shown(now, *early)
 	}
 	return nil
 }
@@ -557,7 +561,7 @@ func (s *State) count(now time.Duration, ev Failed) {
 }
 
 // shown takes in an object that an event shows, and reports whether it calls for a round.
-func (s *State) shown(ev Shown) (wake bool) {
+func (s *State) shown(now time.Duration, ev Shown) (wake bool) {
 	switch s.phase {
 	case Absent, Missing:
 		return false // the creation finds out on its own
@@ -573,6 +577,9 @@ func (s *State) shown(ev Shown) (wake bool) {
 	}
 	if ev.Deleted || ev.Node.UID != s.view.uid {
 		if ev.Node.UID != s.view.uid && !newer(ev.Node.ResourceVersion, s.view.resourceVersion) {
+			if !ev.Deleted {
+				s.lag(now)
+			}
 			return false // about an object that was here before ours
 		}
 		s.doubt() // what informers say of the past is not always so: a read decides
@@ -580,12 +587,25 @@ func (s *State) shown(ev Shown) (wake bool) {
 	}
 	s.watched = true
 	if !s.see(ev.Node) {
+		if ev.Node.ResourceVersion != s.view.resourceVersion {
+			s.lag(now)
+		} else {
+			s.behind = 0
+		}
 		return false // our own write, or older
 	}
 	if s.sight == settled {
 		s.sight = foreign
 	}
 	return true
+}
+
+// lag notes that an event shows an older version than the view's. Events lag behind
+// answers, but not for long, unless the API server was restored from a backup.
+func (s *State) lag(now time.Duration) {
+	if s.behind == 0 {
+		s.behind = now
+	}
 }
 
 // Do is a request to the API server.

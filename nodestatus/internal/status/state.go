@@ -84,6 +84,7 @@ type State struct {
 	early    *Shown                // the last event since the creation was sent, or nil
 	sight    sight                 // how well the view is known
 	watched  bool                  // events show what other clients write
+	behind   time.Duration         // since when events show an older version than the view's; 0: they don't
 	told     uint64                // hash of the spec that the program knows
 	owned    unique.Handle[string] // the fields that are ours: an encoded ownership
 	accepted uint64                // hash of the status that the server has accepted; 0: none for this object
@@ -182,7 +183,7 @@ func (s *State) become(to Phase) error {
 		s.trouble = nil
 	}
 	s.view, s.early, s.accepted, s.owned, s.told = nil, nil, 0, unique.Handle[string]{}, 0
-	s.sight, s.notBefore, s.nextDrift, s.nextTaints = settled, 0, 0, 0
+	s.sight, s.behind, s.notBefore, s.nextDrift, s.nextTaints = settled, 0, 0, 0, 0
 	return nil
 }
 
@@ -219,6 +220,7 @@ func (s *State) seeAnswer(node *corev1.Node, held *view) {
 
 // take takes node as the server's view.
 func (s *State) take(node *corev1.Node) {
+	s.behind = 0
 	s.view = newView(node, s.rules.Seed, s.rules.KeepTaints)
 }
 

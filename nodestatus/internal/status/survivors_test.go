@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // A client may have written an amount with another text or unit.
@@ -63,6 +64,43 @@ func TestAnEventDuringARequestOutlivesItsAnswer(t *testing.T) {
 		}
 		if s.seeAnswer(node(tc.answer), held); s.view.resourceVersion != tc.want {
 			t.Errorf("%s: the view is %s, want %s", name, s.view.resourceVersion, tc.want)
+		}
+	}
+}
+
+// Events that show older versions lag behind an answer. If they go on to do so for an
+// interval, the API server was restored from a backup, and a read decides.
+func TestEventsThatStayBehindNeedARead(t *testing.T) {
+	node := func(uid, version string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1, UID: types.UID(uid), ResourceVersion: version}}
+	}
+	const every = 4 * time.Second
+	for name, tc := range map[string]struct {
+		events []Shown // one every four seconds, and one round
+		want   sight
+	}{
+		"older":                             {[]Shown{{Node: node("a", "10")}, {}, {}, {}}, doubted},
+		"older ones":                        {[]Shown{{Node: node("a", "10")}, {Node: node("a", "11")}, {Node: node("a", "12")}, {Node: node("a", "13")}}, doubted},
+		"older, but not for long enough":    {[]Shown{{Node: node("a", "10")}, {}, {}}, settled},
+		"older, then the same":              {[]Shown{{Node: node("a", "10")}, {Node: node("a", "20")}, {}, {}}, settled},
+		"older, then newer":                 {[]Shown{{Node: node("a", "10")}, {Node: node("a", "21")}, {}, {}}, foreign},
+		"another object":                    {[]Shown{{Node: node("b", "10")}, {}, {}, {}}, doubted},
+		"the deletion of the object before": {[]Shown{{Node: node("b", "10"), Deleted: true}, {}, {}, {}}, settled},
+	} {
+		s := New(&Rules{Seed: maphash.MakeSeed(), Interval: 10 * time.Second, Report: time.Hour})
+		now := time.Hour
+		if err := errors.Join(s.become(Unsure), s.register(node("a", "20"))); err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range tc.events {
+			if ev.Node != nil {
+				_, _ = s.Apply(now, ev)
+			}
+			_, _ = s.Apply(now, RoundEnded{Name: node1, Node: &corev1.Node{}})
+			now += every
+		}
+		if s.sight != tc.want {
+			t.Errorf("%s: %v, want %v", name, s.sight, tc.want)
 		}
 	}
 }
