@@ -108,7 +108,7 @@ func TestCheckpoint(t *testing.T) {
 					return nil
 				}},
 				{Name: "pods run while the API server is away", Holds: func() error {
-					if p := get("web"); m.offline() && p != nil && p.Status.Phase == corev1.PodRunning && !m.Running(p.UID) {
+					if p := get("web"); m.offline() && p != nil && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && !m.Running(p.UID) {
 						return errors.New("web does not run")
 					}
 					return nil
