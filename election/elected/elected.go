@@ -16,6 +16,11 @@
 // reconciler that ignores the end of its context keeps the lease, as long as it can be
 // renewed; set [election.Config.OnOverrun] to end the process when it can't.
 //
+// Set EnableWarmup of options.Controller if the strategy prefers some replicas. A replica is
+// then the last resort until its controllers are warm. Without it, a better replica whose
+// caches never sync takes the lease from one that works, and reconciles nothing until
+// CacheSyncTimeout ends it; when it has restarted, it does so again.
+//
 // controller-runtime has no option for another election: LeaderElectionResourceLockInterface
 // replaces only the object that its own elector writes. So the package makes the manager
 // and wraps it: a manager does not show whether its own election is on.
@@ -27,6 +32,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -43,11 +49,14 @@ type Manager struct {
 
 	mu      sync.Mutex
 	waiting []manager.Runnable
+	warming []*warmed              // added before stand
 	run     func(manager.Runnable) // starts a runnable in the term; nil before it
 }
 
 // New makes a manager as manager.New does, with an election of its own. cfg.Lead must be
-// nil. The health checks of the manager include the Candidate's Check.
+// nil. The health checks of the manager include the Candidate's Check, under cfg.Name. It is
+// nil in a standby too; the Ready of the Candidate can be a readiness check. The Candidate logs
+// to the logger of the manager, unless the context of options.BaseContext has one.
 //
 // options.LeaderElection must be false. If it were true, the manager would stand in a second
 // election. Losing that one ends the program before the reconcilers have returned. If both
@@ -55,7 +64,10 @@ type Manager struct {
 //
 // A controller can be started once. So Start returns an error when the term is over, for
 // example one that is election.ErrLost, and the program ends, as with the election of
-// the manager. All reconcilers have returned by then.
+// the manager. This includes a hand-over to a better candidate (election.ErrSuperseded).
+// All reconcilers have returned by then, unless options.GracefulShutdownTimeout has ended
+// before. It must be longer than Timing.Drain and ShutdownTimeout of cfg together, or the
+// lease is not given away; its default of 30 s is.
 func New(config *rest.Config, options manager.Options, cfg election.Config) (*Manager, error) {
 	m := &Manager{elected: make(chan struct{})}
 	var errs []error
@@ -100,6 +112,9 @@ func (m *Manager) Add(r manager.Runnable) error {
 			return err
 		}
 		r = warmed
+		m.mu.Lock()
+		m.warming = append(m.warming, warmed)
+		m.mu.Unlock()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,9 +128,17 @@ func (m *Manager) Add(r manager.Runnable) error {
 
 // stand runs the candidate until ctx is done or its term is over.
 func (m *Manager) stand(ctx context.Context) error {
+	if _, err := logr.FromContext(ctx); err != nil { // unless Options.BaseContext has one
+		ctx = logr.NewContext(ctx, m.GetLogger())
+	}
+	var warming sync.WaitGroup
+	defer warming.Wait()
 	standing, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	m.end = end
+	if cold := m.standBack(); cold != nil {
+		warming.Go(func() { m.standWhenWarm(standing, cold) })
+	}
 	err := m.candidate.Run(standing)
 	if err == nil && ctx.Err() == nil {
 		err = context.Cause(standing)
@@ -124,6 +147,36 @@ func (m *Manager) stand(ctx context.Context) error {
 		return fmt.Errorf("elected: %w", err)
 	}
 	return nil
+}
+
+// standBack makes the candidate the last resort if there are runnables that must warm up, and
+// returns them. Otherwise a replica whose caches never sync would take the lease from one that
+// works, if it is the better candidate. If the candidate is the last resort already, the
+// program decides when that ends, and standBack returns nil.
+func (m *Manager) standBack() []*warmed {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.warming) == 0 {
+		return nil
+	}
+	var was bool
+	err := m.candidate.Update(func(p *election.Peer) { was, p.LastResort = p.LastResort, true })
+	if err != nil || was {
+		return nil
+	}
+	return m.warming
+}
+
+// standWhenWarm ends standBack when all of its runnables are warm.
+func (m *Manager) standWhenWarm(ctx context.Context, cold []*warmed) {
+	for _, w := range cold {
+		select {
+		case <-w.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+	_ = m.candidate.Update(func(p *election.Peer) { p.LastResort = false })
 }
 
 // lead runs the controllers until ctx is done or one of them fails.
@@ -176,15 +229,18 @@ type warmer interface {
 type warmed struct {
 	manager.Runnable
 	warmer warmer
-	done   chan struct{}      // closed when Warmup has returned
+	done   chan struct{}      // closed when Warmup has succeeded; an error ends the manager
 	cool   context.CancelFunc // ends the context of Warmup; set before done is closed
 }
 
 // warmUp is added to the manager.
 func (w *warmed) warmUp(ctx context.Context) error {
-	defer close(w.done)
 	ctx, w.cool = context.WithCancel(ctx)
-	return w.warmer.Warmup(ctx)
+	err := w.warmer.Warmup(ctx)
+	if err == nil {
+		close(w.done)
+	}
+	return err
 }
 
 // Start implements manager.Runnable. The context of Warmup ends with ctx, because the queue

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,16 +103,21 @@ func options(warm bool) ctrl.Options {
 	skip := true
 	return ctrl.Options{
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller: config.Controller{SkipNameValidation: &skip, EnableWarmup: &warm},
+		Controller: config.Controller{SkipNameValidation: &skip, EnableWarmup: &warm, CacheSyncTimeout: time.Hour},
 	}
 }
 
 func candidacy(s *apitest.Server, name string) election.Config {
-	return election.Config{
-		Client: kubernetes.NewForConfigOrDie(s.Config(apitest.User{Name: name})).CoordinationV1(),
-		Lease:  types.NamespacedName{Namespace: "default", Name: "balancer"},
-		Self:   election.Peer{Identity: name},
+	cfg := election.Config{
+		Client:   kubernetes.NewForConfigOrDie(s.Config(apitest.User{Name: name})).CoordinationV1(),
+		Lease:    types.NamespacedName{Namespace: "default", Name: "balancer"},
+		Self:     election.Peer{Identity: name},
+		Strategy: election.HighestPriority(nil),
 	}
+	if name == "best" {
+		cfg.Self.Priority = 1
+	}
+	return cfg
 }
 
 // elections runs the test twice: the second time the controllers warm up.
@@ -210,6 +216,58 @@ func TestARunnableStartsWhenItIsWarm(t *testing.T) {
 		synctest.Wait()
 		if slow.warm.Load() != 2 || slow.started.Load() != 1 {
 			t.Errorf("%d replicas are warm and %d have started, not 2 and 1", slow.warm.Load(), slow.started.Load())
+		}
+	})
+}
+
+// The better of two replicas can't list what its controller needs. It leads only when it is
+// warm: until then it would take the lease from a replica that works.
+func TestAReplicaThatIsNotWarmTakesNoLease(t *testing.T) {
+	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+		s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+		c := &crowd{busy: map[string]int{}}
+		heal := s.Inject(apitest.Fault{Match: apitest.Match{User: "best", Resource: "nodes"}, Err: apitest.ErrConnRefused})
+		worse := start(t, s, c, "worse", true)
+		time.Sleep(time.Second)
+		best := start(t, s, c, "best", true)
+		time.Sleep(election.DefaultMinTenure + 30*time.Second)
+		synctest.Wait()
+		if !worse.mgr.Candidate().IsLeader() {
+			t.Errorf("the replica that works has lost the lease: %v", worse.err)
+		}
+		heal()
+		time.Sleep(2 * time.Minute) // an informer backs off for a minute at most
+		synctest.Wait()
+		if !best.mgr.Candidate().IsLeader() || !errors.Is(worse.err, election.ErrSuperseded) {
+			t.Errorf("the best replica is warm and does not lead; the other ended with %v", worse.err)
+		}
+		worse.stop()
+		best.stop()
+		if c.both > 0 {
+			t.Errorf("reconciled in two replicas at once, %d times", c.both)
+		}
+	})
+}
+
+func TestTheCandidateLogsToTheLoggerOfTheManager(t *testing.T) {
+	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+		var lines atomic.Int64
+		opts := options(false)
+		opts.Logger = funcr.New(func(_, line string) {
+			if strings.Contains(line, "Became leader") {
+				lines.Add(1)
+			}
+		}, funcr.Options{})
+		mgr, err := elected.New(s.Config(apitest.User{}), opts, candidacy(s, "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		if err := mgr.Add(manual(func(context.Context) error { stop(); return nil })); err != nil {
+			t.Fatal(err)
+		}
+		if err := mgr.Start(ctx); err != nil || lines.Load() != 1 {
+			t.Errorf("Start = %v, and the logger got %d lines of the election", err, lines.Load())
 		}
 	})
 }
