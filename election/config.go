@@ -330,8 +330,10 @@ type Timing struct {
 	// to a tenth. Default: three tenths of RenewDeadline.
 	RenewInterval time.Duration
 	// Drain is the longest time from the cancellation of the context of the work
-	// until the work returns. If the work takes longer, there can be two leaders. A manager of
-	// controller-runtime needs it, whose GracefulShutdownTimeout must not be longer.
+	// until the work returns. If the work takes longer, there can be two leaders. If Lead
+	// starts a manager of controller-runtime, the GracefulShutdownTimeout of that manager
+	// must not be longer; package elected has another rule, because there the manager
+	// starts Lead.
 	// Default: a fifth of LeaseDuration, at most DefaultDrain.
 	Drain time.Duration
 	// MinTenure is the time that a leader leads before it offers the lease to a
@@ -377,8 +379,9 @@ func (t Timing) MaxOutage() time.Duration {
 // CrashFailover returns the longest time from the crash of a leader to the next
 // term, if a candidate with a record is alive (see [OnLease]). It is LeaseDuration plus
 // 2.5 s, because candidates claim the lease in the order of their rank. The latencies of a
-// watch event and of a request are not included. A leader that exits gracefully is replaced
-// at once.
+// watch event and of a request are not included. With [LeaseCandidates] a coordinator must be
+// alive too; if it has crashed with the leader, it can take another LeaseDuration. A leader
+// that exits gracefully is replaced at once.
 func (t Timing) CrashFailover() time.Duration {
 	t.complete(0)
 	return t.LeaseDuration + machine.MaxRank*machine.Stagger

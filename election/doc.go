@@ -81,8 +81,8 @@
 // If the work ignores its context, the lease is still renewed, so that no other candidate
 // leads, and [Candidate.Check] fails after Timing.Drain. If the lease can't be renewed
 // either, another candidate will lead while the work is still running. Only the end of the
-// process prevents this, and [Config.OnOverrun] is the place for it. After the machine was suspended, [Term.Valid] returns false until
-// a renewal has succeeded.
+// process prevents this, and [Config.OnOverrun] is the place for it. After the machine was
+// suspended, [Term.Valid] returns false until a renewal has succeeded.
 //
 // # Compatibility
 //

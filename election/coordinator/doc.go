@@ -27,6 +27,10 @@
 //		…
 //	}
 //
+// If the candidates run in the same processes, a Controller in each process without such a
+// candidate is simpler: all of them work, and restrict them with [Config.Namespace]. This also
+// makes the fail-over shorter, see below.
+//
 // With that Lease name it replaces the controllers inside the API servers, because they
 // compete for the same Lease. If the feature gate is off, there are no such controllers,
 // and any other name works. To take the Lease from a built-in controller, release it as
@@ -73,7 +77,9 @@
 // candidates decide that. If two Controllers run, or a Controller and the built-in one,
 // there are more requests, and their choices may differ. If there is none, no candidate
 // is preferred. Then candidates of package election claim a free Lease after another
-// LeaseDuration, and candidates of client-go wait.
+// LeaseDuration, and candidates of client-go wait. If the leader crashes together with the
+// only Controller that works, the next Controller must watch the Lease for a LeaseDuration
+// first, so the fail-over takes two.
 //
 // If a permission or the API ([election.ErrNoCandidateAPI]) is missing, the Controller
 // reports this and tries again. If the API server drops preferredHolder, better candidates
