@@ -93,6 +93,8 @@
 //     claim was unprepared. What can't be read counts as used: Sweep does nothing if a
 //     device may be named by it. Run ends an unreadable claim only if the fields that name
 //     it are intact, as a digest of them shows.
+//   - If the file is empty or has only zeros, as after some power cuts, the records are lost.
+//     That is reported, and Sweep does nothing until an administrator has removed "damaged".
 //   - If the API server is away, Prepare fails for claims that have ended before or are
 //     prepared for another allocation, and only for these. Unprepare does not need it. Run
 //     ends no claim of this boot without an answer.

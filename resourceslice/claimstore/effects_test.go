@@ -394,6 +394,26 @@ func TestSweepAfterDamage(t *testing.T) {
 	}
 }
 
+// TestSweepAfterTheRecordsWereLost: a file that is empty or has zeros had the records of Pods
+// that run. It is reported, and nothing is swept until an administrator has looked.
+func TestSweepAfterTheRecordsWereLost(t *testing.T) {
+	for _, spoilt := range []string{"", strings.Repeat("\x00", 500)} {
+		r := newRig(t)
+		r.mustPrepare(testClaim("a", "gpu-a"), "of-a")
+		r.disk.Put(journalFile, []byte(spoilt))
+		r.open("boot-1")
+		r.expectSweeps(map[string]string{"gpu-a": "unknown"})
+		if err := r.pass(t.Context(), time.Now, r.seen); err != nil || len(r.tells) != 1 {
+			t.Errorf("%v, reports: %q", err, r.tells)
+		}
+		r.mustPrepare(testClaim("b", "gpu-b"), "of-b")
+		r.open("boot-1")
+		r.expectSweeps(map[string]string{"gpu-a": "unknown", "gpu-b": "used by b"})
+		r.disk.Put(damagedFile, nil) // as an administrator does who has looked
+		r.expectSweeps(map[string]string{"gpu-a": "swept"})
+	}
+}
+
 // TestSweepOfRecordsOfOtherVersions: an older one has not recorded devices with admin access,
 // and a newer one may have recorded devices elsewhere.
 func TestSweepOfRecordsOfOtherVersions(t *testing.T) {

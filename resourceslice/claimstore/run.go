@@ -26,8 +26,8 @@ import (
 // retries are the pauses after a pass that failed.
 var retries = backoff.Policy{Base: time.Second, Cap: time.Minute}
 
-// errDamaged is the error of damaged lines that stand for no claim.
-var errDamaged = errors.New("damaged records name no claim")
+// errDamaged is the error of damaged lines that stand for no entry.
+var errDamaged = errors.New("the file of the claims is damaged")
 
 // Run unprepares claims for which no call will come, until ctx is done:
 //

@@ -201,8 +201,15 @@ func Parse(driver string, data []byte) (*Log, error) {
 		}
 		l.add(&line{from: from, to: to, entry: entry})
 	}
+	if l.headerDamaged && len(l.lost) == 0 {
+		l.lose([]byte(noHeader))
+	}
 	return l, nil
 }
+
+// noHeader stands for what a file had that has no line: it was renamed into place with its
+// header, and may have had records. Some power cuts leave such a file, empty or of zeros.
+const noHeader = "the file has lost its first line, and maybe records"
 
 // add adds a line of a claim behind the others. A damaged line does not supersede a
 // readable one: the readable one may be older, and what it asks for is harmless if

@@ -226,6 +226,23 @@ func TestABlankLineIsNoDamage(t *testing.T) {
 	}
 }
 
+// A file is renamed into place with its header, so one without a line had records, and they
+// are lost: a disk has zeros after some power cuts. What it named is not certain.
+func TestAFileWithoutALineHasLostItsRecords(t *testing.T) {
+	for _, text := range []string{"", "\n", "  ", strings.Repeat("\x00", 4096), "claimstore"} {
+		l := parse(t, []byte(text))
+		if len(l.Lost()) != 1 || !l.Wasteful() {
+			t.Errorf("%.20q: %q is lost, wasteful is %v", text, l.Lost(), l.Wasteful())
+		}
+		if _, used, err := l.User("n1", "gpu-0", nil); used || !errors.Is(err, ErrIncomplete) {
+			t.Errorf("%.20q: %v, %v", text, used, err)
+		}
+		if _, _, err := parse(t, l.Rewritten()).User("n1", "gpu-0", l.Lost()); !errors.Is(err, ErrIncomplete) {
+			t.Errorf("%.20q, rewritten: %v", text, err)
+		}
+	}
+}
+
 // A file without its first line is replaced, and one that has what it should have is the
 // same after that.
 func TestARewriteOfAFileWithoutClaims(t *testing.T) {
