@@ -257,7 +257,7 @@ func (j *job) yield() result {
 	others := j.others()
 	j.c.mu.Lock()
 	j.c.order(j.owner)
-	isKnown, was := j.p.isLeft(), j.p.state.Above()
+	isKnown := j.p.isLeft()
 	for _, rec := range slices.Concat(j.live, others) {
 		j.c.apply(j.p, core.Found{Writer: rec.writer()})
 	}
@@ -269,19 +269,19 @@ func (j *job) yield() result {
 	})
 	do, wait := j.p.state.Turn(time.Now(), elsewhere)
 	j.c.mu.Unlock()
-	switch {
-	case do == core.Publish:
-		if isKnown {
+	if do == core.Publish {
+		if j.w.left != "" {
 			j.logger.Info("Publishing the pool again: the newer instance is silent", "instance", above)
 		}
+		j.w.left = ""
 		return result{}
 	}
-	// The newer instance may have writes under way at this generation.
-	j.w.ours = 0
-	switch {
-	case was.ID != above.ID:
+	if j.w.left != above.ID {
 		j.logger.Info("Leaving the pool to a newer instance", "instance", above)
-	case do == core.Ask:
+	}
+	// The newer instance may have writes under way at this generation.
+	j.w.left, j.w.ours = above.ID, 0
+	if do == core.Ask {
 		if err := j.ask(above, slices.Concat(j.live, others)); err != nil {
 			return failureOf(err)
 		}
@@ -440,7 +440,10 @@ func (j *job) published(p *plan) {
 	if done.Repair {
 		done.Latency = time.Since(j.driftedAt)
 	}
-	if done.Writes > 0 || j.status.Published != j.status.Revision {
+	isNew := j.status.Published != j.status.Revision
+	if !isNew && !done.Repair && !j.driftedAt.IsZero() {
+		w.writes = 0 // the reply to an older instance: it has changed nothing
+	} else if isNew || done.Writes > 0 {
 		w.writes, w.window = 0, 0
 		j.logger.V(2).Info("Published a pool", "revision", done.Revision, "generation", done.Generation, "slices", done.Slices,
 			"devices", done.Devices, "writes", done.Writes, "latency", done.Latency, "window", done.Window, "repair", done.Repair)
@@ -603,6 +606,7 @@ type work struct {
 	compacted  time.Time
 	wrote      time.Time // the last write that succeeded
 	repairs    time.Time // when the change was noticed whose repair was counted last
+	left       string    // the ID of the newer instance to which the pool is left, as logged
 
 	streak   apierr.Streak
 	reported map[string]bool // errors that were reported

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/testlog"
@@ -63,7 +64,8 @@ type rig struct {
 	consumer *consumer
 	user     apitest.User // zero: the node
 
-	concurrency int // of writes; 0: the default
+	concurrency int          // of writes; 0: the default
+	logger      *klog.Logger // nil: the log of the test
 
 	stop context.CancelFunc
 	done chan error
@@ -120,6 +122,9 @@ func (r *rig) run(c *resourceslice.Controller) {
 		}
 	})
 	ctx, cancel := context.WithCancel(r.Context())
+	if r.logger != nil {
+		ctx = klog.NewContext(ctx, *r.logger)
+	}
 	r.c, r.stop, r.done = c, cancel, make(chan error, 1)
 	go func() { r.done <- c.Run(ctx) }()
 }

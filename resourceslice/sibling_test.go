@@ -14,6 +14,7 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2/ktesting"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/statuserr"
@@ -141,6 +142,53 @@ func TestQuestionsThatFailNowAndThenAreNotReported(t *testing.T) {
 		older.expectModel("an hour later", "b")
 		if errs := append(older.reported(), newer.reported()...); len(errs) > 0 {
 			t.Errorf("reported %v", errs)
+		}
+	})
+}
+
+// TestWhatTheOlderInstanceLogs: one line when it leaves the pool, and one when it takes it back.
+func TestWhatTheOlderInstanceLogs(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.consumer.tolerate(true)
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(0)))
+		lines := func(text string) int {
+			return strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), text)
+		}
+		r.logger = &logger
+		r.start()
+		r.publish(resourceslice.Pool{Devices: models(200, "a")})
+		for round := 1; round <= 2; round++ {
+			newer := &rig{T: r.T, s: r.s, consumer: r.consumer, user: admin}
+			newer.start()
+			newer.publish(resourceslice.Pool{Devices: models(200, "b")})
+			r.settle(30 * time.Minute) // it asks now and then
+			if left, back := lines("Leaving the pool"), lines("Publishing the pool again"); left != round || back != round-1 {
+				t.Errorf("round %d: left %d times, published again %d times", round, left, back)
+			}
+			newer.halt()
+			r.settle(30 * time.Minute)
+			if left, back := lines("Leaving the pool"), lines("Publishing the pool again"); left != round || back != round {
+				t.Errorf("round %d, back: left %d times, published again %d times", round, left, back)
+			}
+		}
+	})
+}
+
+// TestAReplyIsNoPublish: the newer instance changes nothing when it shows that it lives.
+func TestAReplyIsNoPublish(t *testing.T) {
+	two(t, func(older, newer *rig) {
+		before := len(newer.published)
+		older.s.ResetJournal()
+		older.settle(time.Hour)
+		if n := older.writes()["update"]; n < 2 {
+			t.Fatalf("%d questions and replies", n)
+		}
+		if again := newer.published[before:]; len(again) > 0 {
+			t.Errorf("published again: %+v", again)
+		}
+		newer.publish(resourceslice.Pool{Devices: append(models(200, "b"), device(200, "b"))})
+		if last := newer.published[len(newer.published)-1]; len(newer.published) != before+1 || last.Writes != 1 {
+			t.Errorf("published %+v", newer.published[before:])
 		}
 	})
 }
