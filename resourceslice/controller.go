@@ -339,10 +339,13 @@ func (c *Controller) onForeign(rec *record, deleted bool) {
 	if p == nil {
 		return
 	}
+	if p.state.Drifted().IsZero() {
+		p.contender = "" // that of an earlier change
+	}
 	if c.apply(p, core.Foreign{Deleted: deleted, Writer: writer}); p.isGone() {
 		return
 	}
-	if rec.manager != "" {
+	if !deleted && rec.manager != "" { // a deletion has none
 		p.contender = rec.manager
 	}
 	c.enqueue(rec.id, p.wait())

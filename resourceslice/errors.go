@@ -80,7 +80,7 @@ func (e *DroppedFieldsError) Error() string {
 type ForbiddenError struct {
 	// Pool is the zero value if the permission concerns all pools.
 	Pool PoolID
-	// Verb is list, create, update or delete.
+	// Verb is list, which stands for watch too, or create, update or delete.
 	Verb string
 	// Err is the API server's answer.
 	Err error
@@ -89,7 +89,7 @@ type ForbiddenError struct {
 // Error implements error.
 func (e *ForbiddenError) Error() string {
 	if e.Pool == (PoolID{}) {
-		return fmt.Sprintf("resourceslice: not allowed to %s ResourceSlices: %v", e.Verb, apierr.Permission(e.Err, "resourceslice.yaml"))
+		return fmt.Sprintf("resourceslice: not allowed to list and watch ResourceSlices: %v", apierr.Permission(e.Err, "resourceslice.yaml"))
 	}
 	return fmt.Sprintf("resourceslice: pool %s: not allowed to %s a ResourceSlice: %v", e.Pool, e.Verb, apierr.Permission(e.Err, "resourceslice.yaml"))
 }

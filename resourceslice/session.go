@@ -237,6 +237,7 @@ func (s *session) judge(m *mirror, err error) bool {
 	case m.scope.pool != "" && apierrors.IsBadRequest(err): // the API server is too old for this selector
 		s.noPool.Store(true)
 		s.poke()
+	case class == apierr.None && m.lists: // a watch follows, which may be refused
 	case class == apierr.None:
 		if time.Since(m.started) < shortestWatch || s.streak.Failures() > 0 {
 			s.c.resendAll() // the API server may be another one

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/features"
 	featurestesting "k8s.io/client-go/features/testing"
+	"k8s.io/klog/v2/ktesting"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/statuserr"
@@ -326,6 +327,56 @@ func TestTwoWriters(t *testing.T) {
 			t.Errorf("reported %v, want the other writer once", r.reported())
 		}
 		other.halt()
+	})
+}
+
+// TestNotAllowedToWatch: each list succeeds, and the watch after it is refused. That is one
+// failure, and not one that ends and begins again every half minute.
+func TestNotAllowedToWatch(t *testing.T) {
+	bubble(t, func(r *rig) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(0)))
+		again := func() int {
+			return strings.Count(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), "works again")
+		}
+		r.logger = &logger
+		allow := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch", Resource: "resourceslices"}, Status: statuserr.Forbidden("resourceslices", "", "cannot watch")})
+		r.start()
+		r.set(pools(device(1, "a")))
+		r.settle(time.Hour)
+		if e, n := has[*resourceslice.ForbiddenError](r); n != 1 || !contains(e, "not allowed to list and watch") || again() != 0 {
+			t.Errorf("reported %v, and %d times that it works again", r.reported(), again())
+		}
+		if n := len(r.devices()); n != 1 {
+			t.Errorf("%d devices are published, want 1", n)
+		}
+		allow()
+		r.settle(time.Minute)
+		if again() != 1 {
+			t.Errorf("it works again: %d times", again())
+		}
+	})
+}
+
+// TestAContendedErrorNamesNoDeleter: a deletion has no field manager, and that of the slice is
+// this controller's own. A writer that has changed something long ago is not named either.
+func TestAContendedErrorNamesNoDeleter(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.consumer.tolerate(true)
+		r.start()
+		r.publish(pools(device(1, "a")))
+		slice := r.slices()[0]
+		slice.Spec.Devices = nil
+		if _, err := r.s.Client(admin).ResourceV1().ResourceSlices().Update(t.Context(), slice, metav1.UpdateOptions{FieldManager: "kubectl-edit"}); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(time.Hour)
+		for range 5 {
+			apitest.Remove[sliceType](r.s, "", r.slices()[0].Name)
+			r.settle(20 * time.Second)
+		}
+		if e, n := has[*resourceslice.ContendedError](r); n != 1 || e.Manager != "" {
+			t.Errorf("reported %v", r.reported())
+		}
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/watch"
 	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -208,6 +209,7 @@ type mirror struct {
 	stop   context.CancelFunc
 
 	started time.Time // the last start of the watch, only for the listener
+	lists   bool      // the last request was a list, which a watch follows; the reflector makes one at a time
 
 	// The lock of the view guards these.
 	synced bool
@@ -218,10 +220,15 @@ type mirror struct {
 func (m *mirror) run(ctx context.Context) {
 	reflector := cache.NewReflectorWithOptions(listwatch.New(listwatch.Config{
 		List: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			m.lists = true
 			return m.client.List(ctx, opts)
 		},
-		Watch: m.client.Watch, FieldSelector: m.scope.selector(),
-		ListTimeout: listTimeout, AnswerTimeout: callTimeout,
+		Watch: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			m.lists = false
+			return m.client.Watch(ctx, opts)
+		},
+		FieldSelector: m.scope.selector(),
+		ListTimeout:   listTimeout, AnswerTimeout: callTimeout,
 		Retries: watchBackoff,
 		Outcome: func(_ context.Context, err error) time.Duration {
 			m.to.failed(m, err)
