@@ -35,9 +35,10 @@
 //   - A device stays on its slice. So adding, removing or changing one device is usually
 //     one write, and the generation stays the same. If several slices change, each is one
 //     write.
-//   - If slices must change together, because their number changes or a device moves to
-//     another slice, they get a new generation. To make this rare, a pool that grows to
-//     more than four slices also gets empty ones.
+//   - If slices must change together, because their number changes, a device moves to
+//     another slice, or a counter set changes with its devices, they get a new generation.
+//     To make this rare, a pool that grows to more than four slices also gets empty ones, and
+//     a driver can keep the counter set of a device that is gone.
 //   - The last write that completes a pool is a create or an update, because the
 //     scheduler does not try Pods again after a delete.
 //   - After an error, the controller continues at the write that failed. A restarted
@@ -84,10 +85,10 @@
 //
 // # Compatibility
 //
-// The package needs resource.k8s.io/v1 (Kubernetes 1.34). Counter sets need v1 as of 1.35. If a node's controller publishes a pool of the cluster, it watches only
-// that pool if the API server has version 1.37 or newer. With older ones it watches all
-// pools of the driver. The limits of a device are
-// those of the API server.
+// The package needs resource.k8s.io/v1 (Kubernetes 1.34). Counter sets need v1 as of 1.35.
+// If a node's controller publishes a pool of the cluster, it watches only that pool if the
+// API server has version 1.37 or newer. With older ones it watches all pools of the driver.
+// The limits of a device are those of the API server.
 //
 // docs/operations.md has the metrics, log lines and permissions.
 package resourceslice

@@ -29,6 +29,10 @@ type InvalidError struct {
 	Pool PoolID
 	// Slice is the object that the API server refused; empty for others.
 	Slice string
+	// Refused are the names of the devices and counter sets in the slice that are left out, or
+	// keep their previous content, sorted: those that the API server has named or, if it has
+	// named none, all that are new or changed. From Set it is empty.
+	Refused []string
 	// Err holds the problems. From Set it is a utilerrors.Aggregate with a
 	// *field.Error for each problem, whose path is one within Pool; otherwise it
 	// is the API server's answer.
@@ -38,10 +42,25 @@ type InvalidError struct {
 // Error implements error.
 func (e *InvalidError) Error() string {
 	if e.Slice != "" {
-		return fmt.Sprintf("resourceslice: pool %s: slice %s refused: %v", e.Pool, e.Slice, e.Err)
+		text := fmt.Sprintf("resourceslice: pool %s: slice %s refused", e.Pool, e.Slice)
+		if len(e.Refused) > 0 {
+			text += " because of " + few(e.Refused)
+		}
+		return fmt.Sprintf("%s: %v", text, e.Err)
 	}
 	return fmt.Sprintf("resourceslice: pool %s: invalid: %v", e.Pool, e.Err)
 }
+
+// few returns the first of some names, and the number of the others.
+func few(names []string) string {
+	if n := len(names) - maxNames; n > 0 {
+		return fmt.Sprintf("%s and %d others", strings.Join(names[:maxNames], ", "), n)
+	}
+	return strings.Join(names, ", ")
+}
+
+// maxNames is the number of names in the text of an error.
+const maxNames = 5
 
 // Unwrap returns Err.
 func (e *InvalidError) Unwrap() error { return e.Err }
@@ -60,15 +79,16 @@ type DroppedFieldsError struct {
 	Fields []string
 	// Withheld are the names of the devices and counter sets that are not
 	// published, sorted: without the dropped field, Pods could use a device that
-	// they must not use. See Config.PublishUnrestricted.
+	// they must not use. See Config.PublishUnrestricted. Devices that consume from
+	// such a counter set are among them.
 	Withheld []string
 }
 
 // Error implements error.
 func (e *DroppedFieldsError) Error() string {
 	text := fmt.Sprintf("resourceslice: pool %s: slice %s: the API server dropped %s", e.Pool, e.Slice, strings.Join(e.Fields, ", "))
-	if n := len(e.Withheld); n > 0 {
-		text += fmt.Sprintf("; %d devices and counter sets are withheld", n)
+	if len(e.Withheld) > 0 {
+		text += "; not published: " + few(e.Withheld)
 	}
 	return text
 }

@@ -378,9 +378,9 @@ func TestRestrictionsAreNotPublishedWithoutTheirFields(t *testing.T) {
 		all      int
 		withheld string
 	}{
-		"counters": {apitest.DRAPartitionableDevices, partitions, []string{"dev-00090"}, 7, "gpu-0"},
+		"counters": {apitest.DRAPartitionableDevices, partitions, []string{"dev-00090"}, 7, "[dev-00000 dev-00001 dev-00002 dev-00010 dev-00011 dev-00012 gpu-0 gpu-1]"},
 		"groups":   {apitest.DRADeviceCompatibilityGroups, exclusive, []string{"dev-00090"}, 7, "dev-00001"},
-		"taint":    {apitest.DRADeviceTaints, pools(broken(device(1, "a")), device(2, "a")), []string{"dev-00002"}, 2, "dev-00001"},
+		"taint":    {apitest.DRADeviceTaints, pools(broken(device(1, "a")), device(2, "a")), []string{"dev-00002"}, 2, "[dev-00001]"},
 	} {
 		for _, optOut := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%v", name, optOut), func(t *testing.T) {

@@ -432,7 +432,7 @@ func (j *job) published(p *plan) {
 	w.streak.OK(j.ctx, "The pool is published again", "driver", j.p.id.Driver, "pool", j.p.id.Name)
 	w.ours = p.generation
 	j.closeWindow()
-	j.sumUp()
+	j.sumUp(p)
 	done := Published{
 		Pool: j.p.id, Revision: j.status.Revision, Generation: p.generation, Slices: len(p.pages), Devices: p.devices(),
 		Writes: w.writes, Window: w.window, Repair: j.isRepair(), Latency: time.Since(j.setAt),
@@ -520,8 +520,8 @@ func (j *job) isHalf() bool {
 }
 
 // sumUp computes problem from answers: the oldest *InvalidError or, if there is
-// none, one *DroppedFieldsError with all fields. It reports dropped fields.
-func (j *job) sumUp() {
+// none, one *DroppedFieldsError with all fields. It reports dropped fields. p is published.
+func (j *job) sumUp(p *plan) {
 	w := j.w
 	var invalid *answer
 	dropped := &DroppedFieldsError{Pool: j.p.id}
@@ -539,6 +539,7 @@ func (j *job) sumUp() {
 	}
 	var problem error
 	if len(dropped.Fields) > 0 {
+		dropped.Withheld = append(dropped.Withheld, j.consumersWithout(p)...)
 		for _, list := range []*[]string{&dropped.Fields, &dropped.Withheld} {
 			slices.Sort(*list)
 			*list = slices.Compact(*list)
@@ -552,6 +553,25 @@ func (j *job) sumUp() {
 	if problem == nil || w.problem == nil || problem.Error() != w.problem.Error() {
 		w.problem = problem // else the same pointer: nothing has changed for callers
 	}
+}
+
+// consumersWithout returns the names of the devices that p omits because they consume from a
+// counter set that is withheld.
+func (j *job) consumersWithout(p *plan) (names []string) {
+	if j.want == nil {
+		return nil
+	}
+	sets := map[string]bool{}
+	for _, it := range j.want.sets {
+		sets[it.name] = j.w.answers[it.hash].omits()
+	}
+	for _, it := range j.want.devices {
+		if slices.ContainsFunc(it.consumes, func(set string) bool { return sets[set] }) &&
+			!slices.ContainsFunc(p.pages, func(page *page) bool { return !page.isSets() && find(page.items, it.name) != nil }) {
+			names = append(names, it.name)
+		}
+	}
+	return names
 }
 
 // retryFaults is the time between two tries of content that the API server refused

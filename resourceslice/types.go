@@ -16,7 +16,8 @@ type PoolID struct {
 	// Driver is spec.driver of the slices, for example gpu.example.com.
 	Driver string
 	// Name is spec.pool.name. For the devices of a node it is usually the
-	// node's name: a pool must have one publisher only.
+	// node's name: a pool must have one publisher only. Further pools of the node
+	// add to it, as in node-1/nics.
 	Name string
 }
 
@@ -69,7 +70,8 @@ type NodeSelection struct {
 	PerDevice bool
 }
 
-// Status is the state of a pool.
+// Status is the state of a pool as of this controller's own writes. What another client
+// changes or deletes does not count: it is undone, and Hooks.Published is called then.
 type Status struct {
 	// Revision counts the Sets and Removes that changed the desired pool.
 	// Published is the revision that the API server has. They are equal if

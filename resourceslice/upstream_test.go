@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,8 +40,9 @@ func TestSetLeavesADeviceToTheAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := r.c.Wait(r.Context(), pool)
-		if _, ok := errors.AsType[*resourceslice.InvalidError](err); !ok || !contains(err, "spec.devices[1].attributes[serial]") {
-			t.Errorf("Wait = %v, want an InvalidError with the attribute", err)
+		e, ok := errors.AsType[*resourceslice.InvalidError](err)
+		if !ok || !contains(err, "spec.devices[1].attributes[serial]") || !contains(err, all[1].Name) || !slices.Equal(e.Refused, []string{all[1].Name}) {
+			t.Errorf("Wait = %v, want an InvalidError with the attribute and the device", err)
 		}
 		if _, n := has[*resourceslice.InvalidError](r); len(r.devices()) != 2 || n != 1 {
 			t.Errorf("%d devices, reported %v", len(r.devices()), r.reported())

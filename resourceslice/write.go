@@ -429,6 +429,10 @@ func (j *job) refuse(page *page, err error) result {
 	if err != nil {
 		return failureOf(err)
 	}
+	for _, it := range bad {
+		invalid.Refused = append(invalid.Refused, it.name)
+	}
+	slices.Sort(invalid.Refused)
 	j.logger.V(2).Info("The API server refused a ResourceSlice", "slice", klog.KRef("", page.name), "leftOut", len(bad))
 	j.report(invalid.Error(), invalid, "The pool can't be published as it is")
 	j.mu.Lock()
