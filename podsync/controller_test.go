@@ -15,7 +15,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/internal/backoff"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
@@ -24,7 +23,7 @@ import (
 // Each rule comes from its own field of the Config, or from its own capability.
 func TestTheRulesAreThoseOfTheConfig(t *testing.T) {
 	cfg := &Config{
-		Relist: 1, PendingAfter: 2, Checkpoint: &failing{}, Gate: func(context.Context, string) error { return nil },
+		Relist: 1, PendingAfter: 2, Checkpoint: &memory{}, Gate: func(context.Context, string) error { return nil },
 		Policy: Policy{Lost: LostFail, OrphanDelay: 3, MassHold: 4, CompleteList: true, UpdateMetadata: true, TrustPhase: true},
 	}
 	want := core.Rules{
@@ -88,12 +87,11 @@ func TestWhatAnEvictionDoes(t *testing.T) {
 		"a reason":         {Eviction{Reason: "R", Message: "m"}, 7 * time.Second, "R m"},
 		"a limit that was": {Eviction{Reason: "R", OwnLimit: true}, 7 * time.Second, "R"},
 	} {
-		recorder := events.NewFakeRecorder(10)
-		c := atRest(t, func(cfg *Config) { cfg.EventRecorder = recorder })
+		c := atRest(t)
 		obj := podOf("a", "u")
 		obj.Spec.TerminationGracePeriodSeconds = new(int64(7))
 		pod := c.runs(obj)
-		c.pods.clean()
+		c.clean()
 		for range 2 {
 			if err := c.Evict(Ref{Namespace: "ns", Name: "a"}, tc.eviction); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -105,17 +103,11 @@ func TestWhatAnEvictionDoes(t *testing.T) {
 		if s := pod.Next(c.pods.now(), core.Calls, true); s.Op != core.Stop || s.Grace != tc.grace {
 			t.Errorf("%s: %+v", name, s)
 		}
-		for _, effect := range c.pods.effects {
-			effect()
-		}
-		if n := len(recorder.Events); n != 1 {
-			t.Fatalf("%s: %d events", name, n)
-		}
-		if said := <-recorder.Events; !strings.Contains(said, tc.event) {
-			t.Errorf("%s: %s", name, said)
+		if events := c.flush(); len(events) != 1 || !strings.Contains(events[0], tc.event) {
+			t.Errorf("%s: events %q", name, events)
 		}
 	}
-	c := atRest(t, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return errFailed } })
+	c := atRest(t, gated)
 	c.runs(podOf("a", "u"))
 	if err := c.Evict(Ref{UID: "v"}, Eviction{}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("an unknown pod: %v", err)
@@ -133,7 +125,7 @@ func TestIteratorsEnd(t *testing.T) {
 		pod.CreationTimestamp = metav1.Unix(int64(100-i), 0)
 		c.runs(pod)
 	}
-	c.pods.add(Ref{UID: "o", Namespace: "ns", Name: "o"}, core.NewOrphan(&c.pods.rules, 1, 1, core.Saved{}, ""))
+	c.orphan(podOf("o", "o"), "")
 	c.due(podOf("waiting", "waiting"))
 	all, pods := 0, 0
 	for ref, info := range c.All() {
@@ -170,10 +162,10 @@ func TestWhatInfoSays(t *testing.T) {
 		c := atRest(t)
 		pod, _ := c.due(podOf("a", "u"))
 		call := func() {
-			c.pods.apply(pod, c.pods.moment(), core.Called{Seq: c.pods.tick(), Action: core.Action{Op: core.Start}})
+			c.apply(pod, core.Called{Seq: c.pods.tick(), Action: core.Action{Op: core.Start}})
 		}
 		call()
-		c.pods.apply(pod, c.pods.moment(), core.Returned{Seq: c.pods.tick(), Result: core.Failed, Err: errFailed, Report: &core.Report{}})
+		c.apply(pod, core.Returned{Seq: c.pods.tick(), Result: core.Failed, Err: errFailed, Report: &core.Report{}})
 		time.Sleep(time.Minute)
 		call()
 		since := time.Now()

@@ -5,36 +5,32 @@ package podsync
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"k8s.io/klog/v2"
-
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
 // A gate that opens or closes concerns the pods of its node only, and only once.
 func TestAGateConcernsThePodsOfItsNode(t *testing.T) {
-	ctx := klog.NewContext(t.Context(), klog.Logger{})
-	c := atRest(t, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return nil } })
+	c := atRest(t, gated)
 	other := podOf("b", "v")
 	other.Spec.NodeName = "m"
 	pods := []*entry{c.runs(podOf("a", "u")), c.runs(other)}
-	c.pods.clean()
+	c.clean()
 	type outcome struct {
 		closed         int
 		dirty, known   string
 		wanted, relist bool
 	}
-	open := func(node string) func() { return func() { c.gates.open(ctx, node) } }
-	shut := func(node string) func() { return func() { c.gates.close(ctx, node, errFailed) } }
+	open := func(node string) func() { return func() { c.gates.open(c.run.callCtx, node) } }
+	shut := func(node string) func() { return func() { c.gates.close(c.run.callCtx, node, errFailed) } }
 	list := func() {
 		for _, pod := range pods {
-			c.pods.apply(pod, c.pods.moment(), core.ListEnded{Seq: c.pods.tick(), Open: c.gates.mayAct(pod)})
+			c.apply(pod, core.ListEnded{Seq: c.pods.tick(), Open: c.gates.mayAct(pod)})
 		}
 	}
 	for i, tc := range []struct {
@@ -62,7 +58,7 @@ func TestAGateConcernsThePodsOfItsNode(t *testing.T) {
 				got.known += pod.ref.Name
 			}
 		}
-		c.pods.clean()
+		c.clean()
 		if got != tc.want {
 			t.Errorf("step %d: got %+v, want %+v", i, got, tc.want)
 		}
@@ -71,21 +67,19 @@ func TestAGateConcernsThePodsOfItsNode(t *testing.T) {
 	next := podOf("c", "w")
 	next.Spec.NodeName = "new"
 	c.pods.synced = true
-	pod := c.pods.add(RefOf(next), core.New(&c.pods.rules, 1, c.pods.tick(), core.Saved{}))
-	c.pods.apply(pod, c.pods.moment(), core.Seen{Version: core.Cached(next)})
+	pod := c.seen(next, core.Saved{})
 	if c.gates.joined(pod) || !woken(c.gates.wanted) {
 		t.Error("the gate counts as open before it was asked, or it is not asked")
 	}
-	if c.gates.open(ctx, "new"); !pod.Known() {
+	if c.gates.open(c.run.callCtx, "new"); !pod.Known() {
 		t.Error("it waits for a List")
 	}
 }
 
 // The gate of a node without pods is no longer asked, and its failures no longer count.
 func TestWhichGatesAreForgotten(t *testing.T) {
-	ctx := klog.NewContext(t.Context(), klog.Logger{})
-	for _, own := range []string{"n", ""} {
-		c := atRest(t, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return nil } })
+	for own, want := range map[string][]string{"n": {"asked", "n", "used"}, "": {"asked", "used"}} {
+		c := atRest(t, gated)
 		c.gates.nodeName = own
 		used := podOf("a", "u")
 		used.Spec.NodeName = "used"
@@ -95,56 +89,46 @@ func TestWhichGatesAreForgotten(t *testing.T) {
 			c.gates.closed++
 		}
 		c.gates.get("asked").asked.Store(true)
-		told := 0
-		handler := func(context.Context, error, string) { told++ }
-		c.gates.errors.Fail(ctx, handler, &c.gates.get("unused").errs, errFailed, "m")
-		c.gates.prune()
-		want := []string{"asked", "used"}
-		if own != "" {
-			want = []string{"asked", own, "used"}
+		fails := func(node string) {
+			c.gates.errors.Fail(c.run.callCtx, c.pods.handler, &c.gates.get(node).errs, errFailed, "m")
 		}
+		fails("unused")
+		c.gates.prune()
 		if got := slices.Sorted(maps.Keys(c.gates.nodes)); !slices.Equal(got, want) || c.gates.closed != len(want) {
 			t.Errorf("own node %q: %q are left, and %d are closed", own, got, c.gates.closed)
 		}
-		c.gates.errors.Fail(ctx, handler, &c.gates.get("used").errs, errFailed, "m")
-		if told != 2 {
-			t.Errorf("own node %q: of two outages %d are reported", own, told)
+		if fails("used"); len(c.told) != 2 {
+			t.Errorf("own node %q: of two outages %d are reported", own, len(c.told))
 		}
 	}
 }
 
-// A gate that panics is reported once, until it answers: yes or no.
+// A gate that panics is reported once, until it answers: yes or no. After Run it is not.
 func TestAGateThatPanicsIsReportedOnce(t *testing.T) {
-	told := 0
 	var does func() error
-	c := atRest(t, func(cfg *Config) {
-		cfg.Gate = func(context.Context, string) error { return does() }
-		cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
-			if _, panicked := errors.AsType[*PanicError](err); !panicked {
-				t.Errorf("it is told of %v", err)
-			}
-			told++
-		}
-	})
-	ctx := klog.NewContext(t.Context(), klog.Logger{})
+	c := atRest(t, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return does() } })
+	stopped, cancel := context.WithCancel(c.run.callCtx)
+	cancel()
 	panics, yes, no := func() error { panic("p") }, func() error { return nil }, func() error { return errFailed }
 	for i, step := range []struct {
+		ctx  context.Context
 		does func() error
 		told int
-	}{{no, 0}, {panics, 1}, {panics, 1}, {yes, 1}, {panics, 2}, {no, 2}, {panics, 3}} {
+	}{
+		{c.run.callCtx, no, 0}, {c.run.callCtx, panics, 1}, {c.run.callCtx, panics, 1}, {c.run.callCtx, yes, 1},
+		{c.run.callCtx, panics, 2}, {c.run.callCtx, no, 2}, {stopped, panics, 2}, {c.run.callCtx, panics, 3},
+	} {
 		does = step.does
-		if err := c.gates.ask(ctx, "n"); (err == nil) != (i == 3) || told != step.told {
-			t.Errorf("call %d: %v, and %d errors are reported", i, err, told)
+		if err := c.gates.ask(step.ctx, "n"); (err == nil) != (i == 3) || len(c.told) != step.told {
+			t.Errorf("call %d: %v, and reported %q", i, err, c.told)
+		}
+		c.gates.room.Wait()
+	}
+	for _, told := range c.told {
+		if !strings.Contains(told, `gate of node "n": panic in Gate: p`) {
+			t.Errorf("reported %s", told)
 		}
 	}
-	stopped, cancel := context.WithCancel(ctx)
-	cancel()
-	does = panics
-	told = 0
-	if err := c.gates.ask(stopped, "other"); err == nil || told != 0 {
-		t.Errorf("after Run: %v, and %d errors are reported", err, told)
-	}
-	c.gates.room.Wait()
 }
 
 // Gates that are open are asked before a List only, and all of them then.
@@ -160,6 +144,10 @@ func TestWhichGatesAreAsked(t *testing.T) {
 			return answer
 		}
 	})
+	c.gates.get("open").state = gateOpen
+	c.gates.get("closed").state = gateClosed
+	c.gates.closed = 1
+	c.gates.get("new")
 	for i, step := range []struct {
 		openToo bool
 		answer  error
@@ -168,12 +156,6 @@ func TestWhichGatesAreAsked(t *testing.T) {
 	}{
 		{false, nil, "closed new", 0}, {false, errFailed, "", 0}, {true, nil, "closed new open", 0}, {true, errFailed, "closed new open", 3}, {false, errFailed, "closed new open", 3}, {false, nil, "closed new open", 0},
 	} {
-		if i == 0 {
-			c.gates.get("open").state = gateOpen
-			c.gates.get("closed").state = gateClosed
-			c.gates.closed = 1
-			c.gates.get("new")
-		}
 		asked, answer = nil, step.answer
 		closed := c.gates.askAll(c.run.callCtx, step.openToo)
 		slices.Sort(asked)

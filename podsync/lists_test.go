@@ -8,8 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,59 +17,45 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/events"
-	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
-// The report of an instance that a List has, too, may have come before the List: the instance is new
-// anyway.
-func TestAnInstanceThatWasReportedBeforeTheListIsReconciled(t *testing.T) {
-	c := atRest(t)
-	st := State{Ref: RefOf(podOf("a", "u"))}
-	c.Report(st)
-	c.lister.apply(c.pods.moment(), c.pods.tick(), &st, c.reports.prints.of(&st))
-	if orphan := c.pods.pods["u"]; !orphan.Held() || !orphan.dirty {
-		t.Errorf("it is held: %v, and dirty: %v", orphan.Held(), orphan.dirty)
-	}
-}
-
-// A timed is a provider that notes when List was called, and with which deadline.
-type timed struct {
-	Provider
-	at       []time.Time
-	deadline time.Time
-}
-
-func (p *timed) List(ctx context.Context) ([]State, error) {
-	p.at = append(p.at, time.Now())
-	p.deadline, _ = ctx.Deadline()
-	return nil, nil
+// listing runs the lister of a still in the bubble of a test.
+func (c *still) listing(t *testing.T) {
+	ctx, cancel := context.WithCancel(c.run.callCtx)
+	synced := lifecycle.NewReady("")
+	synced.Mark()
+	var running sync.WaitGroup
+	running.Go(func() { c.lister.run(ctx, synced) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
 }
 
 // Lists of many nodes must not come at the same time. Those that are asked for are a second apart.
 func TestListsAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
-		provider := &timed{}
+		var at []time.Time
+		provider := &lists{list: func(context.Context) ([]State, error) {
+			at = append(at, time.Now())
+			return nil, nil
+		}}
 		c := atRest(t, func(cfg *Config) { cfg.Provider, cfg.Relist = provider, time.Minute })
-		synced := lifecycle.NewReady("")
-		synced.Mark()
-		var running sync.WaitGroup
-		running.Go(func() { c.lister.run(ctx, synced) })
+		c.listing(t)
 		gaps := func() (shortest, longest time.Duration) {
+			synctest.Wait()
 			shortest = time.Hour
-			for i := 1; i < len(provider.at); i++ {
-				gap := provider.at[i].Sub(provider.at[i-1])
+			for i := 1; i < len(at); i++ {
+				gap := at[i].Sub(at[i-1])
 				shortest, longest = min(shortest, gap), max(longest, gap)
 			}
-			provider.at = provider.at[len(provider.at)-1:]
+			at = at[len(at)-1:]
 			return shortest, longest
 		}
 		time.Sleep(2 * time.Hour)
-		synctest.Wait()
 		if a, b := gaps(); a < 54*time.Second || a > 57*time.Second || b < 63*time.Second || b > 66*time.Second {
 			t.Errorf("the Lists are %v to %v apart", a, b)
 		}
@@ -77,12 +63,9 @@ func TestListsAreSpread(t *testing.T) {
 			wake(c.pods.relist)
 			time.Sleep(100 * time.Millisecond)
 		}
-		synctest.Wait()
 		if a, b := gaps(); a != time.Second || b < time.Second {
 			t.Errorf("the Lists that are asked for are %v to %v apart", a, b)
 		}
-		cancel()
-		running.Wait()
 	})
 }
 
@@ -90,16 +73,204 @@ func TestListsAreSpread(t *testing.T) {
 func TestTheDeadlineOfAList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for relist, want := range map[time.Duration]time.Duration{time.Second: listTimeout, 2 * listTimeout: 2 * listTimeout} {
-			provider := &timed{}
+			provider := &lists{list: func(ctx context.Context) ([]State, error) {
+				if deadline, _ := ctx.Deadline(); time.Until(deadline) != want {
+					t.Errorf("Relist %v: the deadline is in %v", relist, time.Until(deadline))
+				}
+				return nil, nil
+			}}
 			c := atRest(t, func(cfg *Config) { cfg.Provider, cfg.Relist = provider, relist })
-			if err := c.lister.list(klog.NewContext(t.Context(), klog.Logger{})); err != nil {
+			if err := c.lister.list(c.run.callCtx); err != nil {
 				t.Fatal(err)
-			}
-			if got := time.Until(provider.deadline); got != want {
-				t.Errorf("Relist %v: %v", relist, got)
 			}
 		}
 	})
+}
+
+// A List that fails is repeated soon, and reported once until one succeeds. The first success makes
+// the Controller ready, and each one has suspects looked for.
+func TestEachFailureOfListIsReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		err := errFailed
+		provider := &lists{list: func(context.Context) ([]State, error) { return nil, err }}
+		c := atRest(t, func(cfg *Config) { cfg.Provider, cfg.Relist = provider, time.Minute })
+		c.listing(t)
+		for i, step := range []struct {
+			err         error
+			told        int
+			least, most int // calls in five minutes
+		}{{errFailed, 1, 30, 70}, {nil, 1, 4, 7}, {errFailed, 2, 30, 70}} {
+			synctest.Wait()
+			before := c.calls
+			err = step.err
+			wake(c.pods.relist)
+			time.Sleep(5 * time.Minute)
+			synctest.Wait()
+			if calls := c.calls - before; len(c.told) != step.told || calls < step.least || calls > step.most {
+				t.Errorf("step %d: %d calls in five minutes, reported %q", i, calls, c.told)
+			}
+			if verify, ready := woken(c.pods.verify), cache.IsDone(c.lister.ready); verify != (step.err == nil) || ready != (i > 0) {
+				t.Errorf("step %d: suspects are looked for: %v, ready: %v", i, verify, ready)
+			}
+		}
+	})
+}
+
+// A watching is a provider whose Watch does what the next of its functions does.
+type watching struct {
+	Provider
+	does []func() error
+	at   []time.Duration // how long after the last call has returned each one came
+	last time.Time
+}
+
+func (p *watching) Watch(ctx context.Context, _ func(State)) error {
+	if p.at = append(p.at, time.Since(p.last)); len(p.at) > len(p.does) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	defer func() { p.last = time.Now() }()
+	return p.does[len(p.at)-1]()
+}
+
+// A Watch that ends is called again, after a delay that grows until one lasts for more than a minute.
+// Only an error is reported, once while Watch fails.
+func TestAWatchThatEndsIsCalledAgain(t *testing.T) {
+	lasts := func(d time.Duration, err error) func() error {
+		return func() error {
+			time.Sleep(d)
+			return err
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		fails := lasts(0, errFailed)
+		provider := &watching{last: time.Now(), does: []func() error{
+			fails, fails, fails, fails, lasts(time.Minute, nil), fails, lasts(time.Minute+1, nil), lasts(0, nil),
+		}}
+		c := atRest(t, func(cfg *Config) { cfg.Provider = provider })
+		ctx, cancel := context.WithCancel(c.run.callCtx)
+		var running sync.WaitGroup
+		running.Go(func() { c.lister.watch(ctx, c.reports.take) })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if !woken(c.pods.relist) {
+			t.Error("a List is not wanted, although reports may have been missed")
+		}
+		for i, failures := range []int{0, 1, 2, 3, 4, 5, 6, 1, 2} {
+			if longest := time.Duration(1<<failures) * time.Second / 2; provider.at[i] > longest || provider.at[i] < longest/2 && failures > 0 {
+				t.Errorf("call %d came after %v, want half of %v to all", i, provider.at[i], longest)
+			}
+		}
+		cancel()
+		running.Wait()
+		const told = "podsync: watch of the provider: it failed"
+		if !slices.Equal(c.told, []string{told, told}) || c.calls != len(provider.does)+1 || woken(c.pods.relist) {
+			t.Errorf("reported %q, and %d calls", c.told, c.calls)
+		}
+	})
+}
+
+// A List that succeeds ends what waits for one; reports that wait too long are dropped in any case.
+func TestWhatAListDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, err := range []error{nil, errFailed} {
+			c := atRest(t, gated, func(cfg *Config) {
+				cfg.Provider = &lists{list: func(context.Context) ([]State, error) { return nil, err }}
+			})
+			c.gates.get("unused")
+			c.Report(State{Ref: RefOf(podOf("a", "u"))})
+			time.Sleep(earlyFor + 1)
+			if got := c.lister.list(c.run.callCtx); !errors.Is(got, err) {
+				t.Fatal(got)
+			}
+			c.flush()
+			if len(c.reports.early) != 0 || !slices.Equal(c.dropped, []string{DroppedUnknown}) {
+				t.Errorf("error %v: %d reports wait, dropped %q", err, len(c.reports.early), c.dropped)
+			}
+			if works := err == nil; c.pods.synced != works || (c.pods.listed > 0) != works || (len(c.gates.nodes) == 0) != works {
+				t.Errorf("error %v: it counts: %v, began at %d, and %d gates are known", err, c.pods.synced, c.pods.listed, len(c.gates.nodes))
+			}
+		}
+	})
+}
+
+// The backoff of calls ends when List works again, and not before. The time without a List begins with
+// the first one that fails.
+func TestAListThatWorksAgainEndsBackoffs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var err error
+		c := atRest(t, func(cfg *Config) {
+			cfg.Provider = &lists{list: func(context.Context) ([]State, error) { return nil, err }}
+		})
+		pod, _ := c.due(podOf("a", "u"))
+		c.apply(pod, core.Called{Seq: c.pods.tick(), Action: core.Action{Op: core.Start}})
+		c.apply(pod, core.Returned{Seq: c.pods.tick(), Result: core.Failed, Err: errFailed, Report: &core.Report{}, After: time.Hour})
+		var since instant
+		for i, step := range []struct {
+			err error
+			due bool
+		}{{nil, false}, {errFailed, false}, {errFailed, false}, {nil, true}} {
+			time.Sleep(time.Second)
+			err = step.err
+			if now := c.pods.now(); i == 1 {
+				since = now
+			}
+			if err := c.lister.list(c.run.callCtx); !errors.Is(err, step.err) {
+				t.Fatal(err)
+			}
+			want := listHealth{}
+			if step.err != nil {
+				want = listHealth{since: since, err: errFailed}
+			}
+			if due := pod.Next(c.pods.now(), core.Calls, true).Op == core.Start; due != step.due || c.lister.health != want {
+				t.Errorf("List %d: Start is due: %v; %+v, want %+v", i, due, c.lister.health, want)
+			}
+		}
+	})
+}
+
+// A List in which nothing has changed costs the loop nothing, and one that has news is applied.
+func TestOnlyAListWithNewsWakesAPod(t *testing.T) {
+	st := State{Ref: RefOf(podOf("a", "u"))}
+	c := atRest(t, func(cfg *Config) {
+		cfg.Provider = &lists{list: func(context.Context) ([]State, error) { return []State{st}, nil }}
+	})
+	for i, message := range []string{"m", "m", "m", "other"} {
+		st.Status.Message = message
+		if err := c.lister.list(c.run.callCtx); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(c.pods.dirty); n > 0 != (i == 0 || i == 3) {
+			t.Errorf("List %d: %d pods are dirty", i, n)
+		}
+		c.clean()
+	}
+}
+
+// shows applies an entry of a List that began at begin.
+func (c *still) shows(st State, begin uint64) {
+	c.lister.apply(c.pods.moment(), begin, &st, c.reports.prints.of(&st))
+}
+
+// A report that came during a List is older than those that come after it, whenever its pod is seen.
+func TestAReportThatCameDuringAListIsNotTheLastOne(t *testing.T) {
+	c := atRest(t)
+	pod := podOf("a", "u")
+	says := func(message string) State {
+		return State{Ref: RefOf(pod), Status: corev1.PodStatus{Message: message}}
+	}
+	begin := c.pods.tick()
+	c.Report(says("during the List"))
+	c.shows(says("in the List"), begin)
+	orphan := c.pods.pods["u"]
+	if got := orphan.LastReport().Message; got != "during the List" || !orphan.Held() || !orphan.dirty {
+		t.Errorf("the last report is the one %s, it is held: %v, and dirty: %v", got, orphan.Held(), orphan.dirty)
+	}
+	c.Report(says("after the List"))
+	c.intake.onUpdate(pod)
+	if got := orphan.LastReport().Message; got != "after the List" {
+		t.Errorf("the last report is the one %s", got)
+	}
 }
 
 // The instances of another Controller are those that were started for another node.
@@ -116,202 +287,76 @@ func TestWhichInstancesAreForeign(t *testing.T) {
 	}
 }
 
-// A watching is a provider whose Watch does what the next of its functions does.
-type watching struct {
-	Provider
-	does []func(ctx context.Context) error
-	at   []time.Duration // how long after the last call has returned each one came
-	last time.Time
-}
-
-func (p *watching) Watch(ctx context.Context, _ func(State)) error {
-	if p.at = append(p.at, time.Since(p.last)); len(p.at) > len(p.does) {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	defer func() { p.last = time.Now() }()
-	return p.does[len(p.at)-1](ctx)
-}
-
-// A Watch that ends is called again, after a delay that grows until one lasts for more than a minute.
-func TestAWatchThatEndsIsCalledAgain(t *testing.T) {
-	lasts := func(d time.Duration, err error) func(context.Context) error {
-		return func(context.Context) error {
-			time.Sleep(d)
-			return err
-		}
-	}
-	synctest.Test(t, func(t *testing.T) {
-		told, seen := 0, 0
-		fails := lasts(0, errFailed)
-		provider := &watching{does: []func(context.Context) error{
-			fails, fails, fails, fails, lasts(time.Minute, nil), fails, lasts(time.Minute+1, nil), lasts(0, nil),
-		}}
-		c := atRest(t, func(cfg *Config) {
-			cfg.Provider = provider
-			cfg.ErrorHandler = func(context.Context, error, string) { told++ }
-			cfg.Hooks.ProviderCall = func(call ProviderCall) {
-				if call.Op == OpWatch {
-					seen++
-				}
-			}
-		})
-		ctx, cancel := context.WithCancel(c.run.callCtx)
-		var running sync.WaitGroup
-		provider.last = time.Now()
-		running.Go(func() { c.lister.watch(ctx, c.reports.take) })
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if !woken(c.pods.relist) {
-			t.Error("a List is not wanted, although reports may have been missed")
-		}
-		for i, failures := range []int{0, 1, 2, 3, 4, 5, 6, 1, 2} {
-			if longest := time.Duration(1<<failures) * time.Second / 2; provider.at[i] > longest || provider.at[i] < longest/2 && failures > 0 {
-				t.Errorf("call %d came after %v, want half of %v to all", i, provider.at[i], longest)
-			}
-		}
-		cancel()
-		running.Wait()
-		if told != 2 || seen != len(provider.does)+1 || woken(c.pods.relist) {
-			t.Errorf("%d errors are reported, and %d calls", told, seen)
-		}
-	})
-}
-
-// A List that fails is repeated soon, and reported once until one succeeds. The first success makes
-// the Controller ready, and each one has suspects looked for.
-func TestEachFailureOfListIsReportedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		told, seen := 0, 0
-		provider := &lists{}
-		c := atRest(t, func(cfg *Config) {
-			cfg.Provider, cfg.Relist = provider, time.Minute
-			cfg.ErrorHandler = func(context.Context, error, string) { told++ }
-			cfg.Hooks.ProviderCall = func(ProviderCall) { seen++ }
-		})
-		provider.err.Store(new(errFailed))
-		ctx, cancel := context.WithCancel(c.run.callCtx)
-		synced := lifecycle.NewReady("")
-		synced.Mark()
-		var running sync.WaitGroup
-		running.Go(func() { c.lister.run(ctx, synced) })
-		for i, step := range []struct {
-			err  error
-			told int
-		}{{errFailed, 1}, {nil, 1}, {errFailed, 2}} {
-			synctest.Wait()
-			before := seen
-			provider.err.Store(&step.err)
-			wake(c.pods.relist)
-			time.Sleep(5 * time.Minute)
-			synctest.Wait()
-			if told != step.told || woken(c.pods.verify) != (step.err == nil) {
-				t.Errorf("step %d: %d errors are reported", i, told)
-			}
-			if calls := seen - before; step.err != nil && (calls < 30 || calls > 70) || step.err == nil && (calls < 4 || calls > 7) {
-				t.Errorf("step %d: %d calls in five minutes", i, calls)
-			}
-			if ready := cache.IsDone(c.lister.ready); ready != (i > 0) {
-				t.Errorf("step %d: ready: %v", i, ready)
-			}
-		}
-		cancel()
-		running.Wait()
-	})
-}
-
-// lists is a provider whose List returns an error, or nothing.
-type lists struct {
-	Provider
-	err atomic.Pointer[error]
-}
-
-func (p *lists) List(context.Context) ([]State, error) {
-	if err := p.err.Load(); err != nil {
-		return nil, *err
-	}
-	return nil, nil
-}
-
-// A List of a backend without UIDs.
+// A backend without UIDs has an instance of a pod's name. It is that of an earlier pod, or the pod's, if
+// its Start was called.
 func TestWhoseInstanceHasNoUID(t *testing.T) {
-	var says notebook
-	nameless := &State{Ref: Ref{Namespace: "ns", Name: "a"}}
-	start := func(t *testing.T) (*Controller, *entry) {
-		says = notebook{}
-		c := atRest(t, says.uses, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return nil } })
-		pod, _ := c.due(podOf("a", "u"))
-		c.pods.clean()
+	nameless := State{Ref: Ref{Namespace: "ns", Name: "a"}}
+	lists := func(c *still) {
+		c.pods.listed = c.pods.tick()
+		c.shows(nameless, c.pods.listed)
+	}
+	reports := func(c *still) { c.Report(nameless) }
+	second := func(c *still, _ *entry) { c.due(podOf("a", "v")) }
+	for name, tc := range map[string]struct {
+		before  func(c *still, pod *entry)
+		says    func(c *still)
+		pods    int
+		shown   bool // the pods
+		dropped []string
+	}{
+		"of an earlier pod": {nil, lists, 2, false, nil},
+		"behind a gate":     {func(c *still, _ *entry) { c.gates.get("n").state = gateClosed }, lists, 1, false, []string{DroppedAmbiguous}},
+		"during Start": {func(c *still, pod *entry) {
+			c.apply(pod, core.Called{Seq: c.pods.tick() + 10, Action: core.Action{Op: core.Start}})
+		}, lists, 1, false, nil},
+		"none: it has the UID":  {nil, func(c *still) { c.shows(State{Ref: RefOf(podOf("a", "u"))}, c.pods.listed) }, 1, true, nil},
+		"of two pods":           {second, lists, 2, true, []string{DroppedAmbiguous}},
+		"reported, of two pods": {second, reports, 2, false, []string{DroppedAmbiguous}},
+		"reported before Start": {nil, reports, 1, false, []string{DroppedAmbiguous}},
+	} {
+		c := atRest(t, gated)
 		c.gates.get("n").state = gateOpen
-		return c, pod
-	}
-	list := func(c *Controller) {
-		begin := c.pods.tick()
-		c.pods.listed = begin
-		c.lister.apply(c.pods.moment(), begin, nameless, 1)
+		pod, _ := c.due(podOf("a", "u"))
+		if tc.before != nil {
+			tc.before(c, pod)
+		}
+		c.pods.listed = c.pods.tick()
+		c.clean()
+		tc.says(c)
 		c.flush()
-	}
-
-	c, pod := start(t)
-	list(c)
-	earlier := c.pods.pods["ns/a"]
-	if earlier == nil || !c.pods.shows(earlier) || !earlier.dirty || c.pods.shows(pod) {
-		t.Fatal("the instance of an earlier pod is not known")
-	}
-	if reason, _ := earlier.Ending(); reason != core.StopOrphaned || c.gates.nodeOf(earlier) != "n" {
-		t.Errorf("it ends: %q, on node %q", reason, c.gates.nodeOf(earlier))
-	}
-	list(c)
-	if len(c.pods.pods) != 2 || len(says.dropped) != 0 {
-		t.Errorf("%d pods, dropped %q", len(c.pods.pods), says.dropped)
-	}
-
-	c, _ = start(t)
-	c.gates.get("n").state = gateClosed
-	if list(c); len(c.pods.pods) != 1 || !slices.Equal(says.dropped, []string{DroppedAmbiguous}) {
-		t.Errorf("behind a gate: %d pods, dropped %q", len(c.pods.pods), says.dropped)
-	}
-
-	c, pod = start(t)
-	c.pods.apply(pod, c.pods.moment(), core.Called{Seq: c.pods.tick() + 10, Action: core.Action{Op: core.Start}})
-	if list(c); len(c.pods.pods) != 1 || len(says.dropped) != 0 {
-		t.Errorf("while it starts: %d pods, dropped %q", len(c.pods.pods), says.dropped)
-	}
-
-	c, pod = start(t)
-	second, _ := c.due(podOf("a", "v"))
-	if list(c); !c.pods.shows(pod) || !c.pods.shows(second) || len(c.pods.pods) != 2 || !slices.Equal(says.dropped, []string{DroppedAmbiguous}) {
-		t.Errorf("two pods of the name: %d pods, dropped %q", len(c.pods.pods), says.dropped)
-	}
-	says.dropped = nil
-	c.Report(*nameless)
-	if c.flush(); !slices.Equal(says.dropped, []string{DroppedAmbiguous}) || len(c.reports.early) != 0 {
-		t.Errorf("a report about two pods of the name: dropped %q, and %d wait", says.dropped, len(c.reports.early))
-	}
-
-	c, _ = start(t)
-	c.Report(*nameless)
-	if c.flush(); !slices.Equal(says.dropped, []string{DroppedAmbiguous}) {
-		t.Errorf("a report about a pod that was not started: dropped %q", says.dropped)
+		if len(c.pods.pods) != tc.pods || len(c.reports.early) > 0 || c.pods.shows(pod) != tc.shown || !slices.Equal(c.dropped, tc.dropped) {
+			t.Errorf("%s: %d pods, the pod is shown: %v, dropped %q", name, len(c.pods.pods), c.pods.shows(pod), c.dropped)
+		}
+		if other := c.pods.pods["v"]; other != nil && c.pods.shows(other) != tc.shown {
+			t.Errorf("%s: the second pod is shown: %v", name, !tc.shown)
+		}
+		if tc.pods == 1 || tc.before != nil {
+			continue
+		}
+		earlier := c.pods.pods["ns/a"]
+		if reason, _ := earlier.Ending(); reason != core.StopOrphaned || !c.pods.shows(earlier) || !earlier.dirty || c.gates.nodeOf(earlier) != "n" {
+			t.Errorf("%s: it ends: %q, on node %q", name, reason, c.gates.nodeOf(earlier))
+		}
+		lists(c)
+		if c.flush(); len(c.pods.pods) != 2 || len(c.dropped) > 0 {
+			t.Errorf("%s: the next List makes %d pods of it, dropped %q", name, len(c.pods.pods), c.dropped)
+		}
 	}
 }
 
 // A few pods that Lists leave out are lost. Many are held, or the Inspector is asked about each.
 func TestWhichLossesAreBelieved(t *testing.T) {
-	var says notebook
 	for name, tc := range map[string]struct {
-		inspects     bool
-		lost         int
-		events, held int
-		next         core.Op
+		inspects   bool
+		lost, held int
+		event      string
+		next       core.Op
 	}{
-		"one":                     {false, 1, 1, 0, core.Start},
-		"many":                    {false, 8, 0, 8, ""},
-		"many, with an Inspector": {true, 8, 0, 0, core.Inspect},
+		"one":                     {false, 1, 0, "Warning Lost the provider no longer holds the pod", core.Start},
+		"many":                    {false, 8, 8, "", ""},
+		"many, with an Inspector": {true, 8, 0, "", core.Inspect},
 	} {
-		says = notebook{}
-		recorder := events.NewFakeRecorder(100)
-		c := atRest(t, says.uses, func(cfg *Config) { cfg.EventRecorder = recorder })
+		c := atRest(t)
 		c.pods.rules.Inspects = tc.inspects
 		var lost []*entry
 		for i := range 10 {
@@ -327,11 +372,10 @@ func TestWhichLossesAreBelieved(t *testing.T) {
 			}
 			at.Since += c.pods.rules.Relist
 		}
-		c.pods.clean()
+		c.clean()
 		c.lister.decideLosses(at)
-		c.flush()
-		if len(c.pods.dirty) != tc.lost || len(recorder.Events) != tc.events || c.lister.hold.on != (tc.held > 0) || len(says.told) != min(tc.held, 1) || len(says.masses) != min(tc.held, 1) {
-			t.Errorf("%s: %d are dirty, %d events, reported %q, masses %+v", name, len(c.pods.dirty), len(recorder.Events), says.told, says.masses)
+		if events := strings.Join(c.flush(), ""); events != tc.event || len(c.pods.dirty) != tc.lost || len(c.told) != min(tc.held, 1) {
+			t.Errorf("%s: %d are dirty, events %q, reported %q", name, len(c.pods.dirty), events, c.told)
 		}
 		for _, pod := range lost {
 			if s := pod.Next(at.Since, core.Calls, true); s.Op != tc.next {
@@ -339,34 +383,27 @@ func TestWhichLossesAreBelieved(t *testing.T) {
 			}
 			c.pods.apply(pod, at, &core.Repeated{Seq: c.pods.tick(), FromList: true})
 		}
-		if tc.held == 0 {
-			continue
-		}
-		if mass := says.masses[0]; len(mass.Refs) != tc.held || mass.Held != 10 || !mass.Lost {
-			t.Errorf("%s: %+v", name, mass)
-		}
-		for range 2 {
+		for range 2 { // the first one ends the hold
 			c.lister.decideLosses(at)
 			c.flush()
 		}
-		if len(says.masses) != 2 || len(says.masses[1].Refs) != 0 || c.lister.hold.on {
-			t.Errorf("%s: the end of the hold is reported %d times", name, len(says.masses)-1)
+		if n := 2 * min(tc.held, 1); len(c.masses) != n || c.lister.hold.on {
+			t.Fatalf("%s: held back: %+v, want %d calls", name, c.masses, n)
+		}
+		if tc.held > 0 && (len(c.masses[0].Refs) != tc.held || c.masses[0].Held != 10 || !c.masses[0].Lost || len(c.masses[1].Refs) != 0) {
+			t.Errorf("%s: %+v", name, c.masses)
 		}
 	}
 }
 
 // An orphan whose name a pod waits for is asked about at once.
 func TestAnOrphanWhoseNameIsWantedIsAskedAbout(t *testing.T) {
-	for _, wanted := range []bool{false, true} {
+	for name, wanted := range map[string]bool{"a": true, "b": false} {
 		c := atRest(t)
-		at := c.pods.moment()
-		orphan := c.pods.add(RefOf(podOf("a", "u")), core.NewOrphan(&c.pods.rules, at.Since, 1, core.Saved{}, "n"))
-		c.pods.apply(orphan, at, core.Reported{Seq: c.pods.tick(), Report: &core.Report{}, FP: 1})
-		name := "b"
-		if wanted {
-			name = "a"
-		}
+		orphan := c.orphan(podOf("a", "u"), "n")
+		c.says(orphan, &core.Report{})
 		c.due(podOf(name, "v"))
+		at := c.pods.moment()
 		c.lister.conclude(orphan, at, c.pods.tick())
 		if suspicion, _ := orphan.Suspect(); (suspicion.Due <= at.Since) != wanted {
 			t.Errorf("its name is wanted: %v, and it is asked about in %v", wanted, suspicion.Due-at.Since)
@@ -381,82 +418,17 @@ func TestWhichListDecidesAboutANewPod(t *testing.T) {
 		c := atRest(t)
 		c.pods.synced = synced
 		begin := c.pods.tick()
-		pod := podOf("a", "u")
-		pod.Status.Phase = corev1.PodRunning // else the last List is enough
-		c.intake.onUpdate(pod)
-		c.pods.clean()
+		obj := podOf("a", "u")
+		obj.Status.Phase = corev1.PodRunning // else the last List is enough
+		c.intake.onUpdate(obj)
+		pod := c.pods.pods["u"]
 		for list, seq := range []uint64{begin, c.pods.tick()} {
-			c.lister.conclude(c.pods.pods["u"], c.pods.moment(), seq)
-			if _, decided := c.pods.pods["u"].MayBeLost(); decided != (list == 1 || !synced) || decided != c.pods.pods["u"].dirty {
-				t.Errorf("synced: %v, List %d decides: %v, and the pod is dirty: %v", synced, list, decided, c.pods.pods["u"].dirty)
+			c.clean()
+			c.lister.conclude(pod, c.pods.moment(), seq)
+			if _, decided := pod.MayBeLost(); decided != (list == 1 || !synced) || decided != pod.dirty {
+				t.Errorf("synced: %v, List %d decides: %v, and the pod is dirty: %v", synced, list, decided, pod.dirty)
 			}
-			c.pods.clean()
 			c.pods.synced = true
 		}
 	}
-}
-
-// The backoff of calls ends when List works again, and not before. The time without a List begins with
-// the first one that fails.
-func TestAListThatWorksAgainEndsBackoffs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		provider := &lists{}
-		c := atRest(t, func(cfg *Config) { cfg.Provider = provider })
-		pod, _ := c.due(podOf("a", "u"))
-		c.pods.apply(pod, c.pods.moment(), core.Called{Seq: c.pods.tick(), Action: core.Action{Op: core.Start}})
-		c.pods.apply(pod, c.pods.moment(), core.Returned{Seq: c.pods.tick(), Result: core.Failed, Err: errFailed, Report: &core.Report{}, After: time.Hour})
-		var since instant
-		for i, step := range []struct {
-			err error
-			due bool
-		}{{nil, false}, {errFailed, false}, {errFailed, false}, {nil, true}} {
-			time.Sleep(time.Second)
-			provider.err.Store(&step.err)
-			now := c.pods.now()
-			if err := c.lister.list(c.run.callCtx); !errors.Is(err, step.err) {
-				t.Fatal(err)
-			}
-			if due := pod.Next(c.pods.now(), core.Calls, true).Op == core.Start; due != step.due {
-				t.Errorf("List %d: Start is due: %v", i, due)
-			}
-			if i == 1 {
-				since = now
-			}
-			want := listHealth{}
-			if step.err != nil {
-				want = listHealth{since: since, err: errFailed}
-			}
-			if c.lister.health != want {
-				t.Errorf("List %d: %+v, want %+v", i, c.lister.health, want)
-			}
-		}
-	})
-}
-
-// A List that succeeds ends what waits for one; reports that wait too long are dropped in any case.
-func TestWhatAListDoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, err := range []error{nil, errFailed} {
-			var says notebook
-			provider := &lists{}
-			provider.err.Store(&err)
-			c := atRest(t, says.uses, func(cfg *Config) {
-				cfg.Provider = provider
-				cfg.Gate = func(context.Context, string) error { return nil }
-			})
-			c.gates.get("unused")
-			c.Report(State{Ref: RefOf(podOf("a", "u"))})
-			time.Sleep(earlyFor + 1)
-			if got := c.lister.list(c.run.callCtx); !errors.Is(got, err) {
-				t.Fatal(got)
-			}
-			c.flush()
-			if len(c.reports.early) != 0 || !slices.Equal(says.dropped, []string{DroppedUnknown}) {
-				t.Errorf("error %v: %d reports wait, dropped %q", err, len(c.reports.early), says.dropped)
-			}
-			if works := err == nil; c.pods.synced != works || (c.pods.listed > 0) != works || (len(c.gates.nodes) == 0) != works {
-				t.Errorf("error %v: it counts: %v, began at %d, and %d gates are known", err, c.pods.synced, c.pods.listed, len(c.gates.nodes))
-			}
-		}
-	})
 }

@@ -29,11 +29,8 @@ import (
 // The record of a pod that counted as lost must no longer say so, or its loss would be believed at
 // once after a restart.
 func TestTheRecordOfAPodThatIsNotLostIsWritten(t *testing.T) {
-	c := atRest(t, func(cfg *Config) { cfg.Checkpoint = &failing{} })
-	obj := podOf("a", "u")
-	c.intake.onUpdate(obj)
-	c.pods.apply(c.pods.pods["u"], c.pods.moment(), core.ListEnded{Seq: c.pods.tick(), First: true, Open: true})
-	pod, at := c.pods.pods["u"], c.pods.moment()
+	c := atRest(t, func(cfg *Config) { cfg.Checkpoint = &memory{} })
+	pod, at := c.due(podOf("a", "u"))
 	call := func(op core.Op) {
 		s := pod.Next(at.Since, core.Calls, true)
 		if s.Op != op {
@@ -43,17 +40,17 @@ func TestTheRecordOfAPodThatIsNotLostIsWritten(t *testing.T) {
 		c.pods.apply(pod, at, core.Returned{Seq: c.pods.tick(), Report: &core.Report{}, Saved: op == core.Start})
 	}
 	call(core.Start)
-	held := State{Ref: RefOf(obj)}
+	held := State{Ref: pod.ref}
 	c.lister.apply(at, c.pods.tick(), &held, 1)
 	for range 2 {
 		at.Since += time.Hour
 		c.pods.apply(pod, at, core.ListEnded{Seq: c.pods.tick(), Open: true})
 	}
 	call(core.Save)
-	c.pods.clean()
+	c.clean()
 	c.lister.apply(at, c.pods.tick(), &held, 1)
-	if pod.Next(at.Since, core.Calls, true).Op != core.Save || !pod.dirty {
-		t.Errorf("%q is due, and the loop knows: %v", pod.Next(at.Since, core.Calls, true).Op, pod.dirty)
+	if op := pod.Next(at.Since, core.Calls, true).Op; op != core.Save || !pod.dirty {
+		t.Errorf("%q is due, and the loop knows: %v", op, pod.dirty)
 	}
 }
 
@@ -158,9 +155,8 @@ func TestWhatARecordSays(t *testing.T) {
 
 // What the Checkpoint has of pods that can't be read, or of another node, costs no other pod.
 func TestWhichRecordsAreLoaded(t *testing.T) {
-	var says notebook
 	disk := &memory{records: map[types.UID][]byte{}, err: errFailed}
-	c := atRest(t, says.uses, func(cfg *Config) { cfg.Checkpoint = disk })
+	c := atRest(t, func(cfg *Config) { cfg.Checkpoint = disk })
 	for _, node := range []string{"n", "m", "m"} {
 		pod := podOf("a", types.UID(fmt.Sprint("u", len(disk.records))))
 		pod.Spec.NodeName = node
@@ -172,49 +168,50 @@ func TestWhichRecordsAreLoaded(t *testing.T) {
 	}
 	disk.records["broken"], disk.records["another"] = []byte("x"), disk.records["u0"]
 	c.records.load(c.run.callCtx)
-	slices.Sort(says.told)
-	want := []string{"load the checkpoint: it failed", `has 2 records of pods of other nodes: ["m"]`, "record of pod another", "record of pod broken"}
 	if len(c.records.unclaimed) != 3 || c.records.unclaimed["u0"].Pod == nil || c.records.unclaimed["broken"].Pod != nil || c.records.unclaimed["another"].Pod != nil {
 		t.Errorf("%+v", c.records.unclaimed)
 	}
-	for i, text := range want {
-		if len(says.told) != len(want) || !strings.Contains(says.told[i], text) {
-			t.Fatalf("reported %q, want %q", says.told, want)
+	slices.Sort(c.told)
+	for i, text := range []string{"load the checkpoint: it failed", `has 2 records of pods of other nodes: ["m"]`, "record of pod another", "record of pod broken"} {
+		if len(c.told) != 4 || !strings.Contains(c.told[i], text) {
+			t.Fatalf("reported %q", c.told)
 		}
 	}
 }
 
-// The records of pods that nothing has are removed, one pass at a time.
+// The records of pods that nothing has are removed, one pass at a time. Each outage of the disk is
+// reported once. A pod that comes during the removal waits for it, and its record is not removed again.
 func TestWhichRecordsAreRemoved(t *testing.T) {
 	disk := &memory{records: map[types.UID][]byte{"u": nil, "v": nil}}
 	c := atRest(t, func(cfg *Config) { cfg.Checkpoint = disk })
-	pass := func() {
+	c.records.unclaimed = map[types.UID]*record{"u": {}, "v": {}}
+	var pod *entry
+	for i, step := range []struct {
+		before               func()
+		err                  error
+		recorded, left, told int
+	}{
+		{func() { c.records.removing["other"] = true }, nil, 2, 2, 0}, // a pass is under way
+		{func() { delete(c.records.removing, "other") }, errFailed, 2, 2, 1},
+		{func() {}, errFailed, 2, 2, 1},
+		{func() {}, nil, 0, 0, 1},
+		{func() {}, nil, 0, 0, 1},
+		{func() {
+			c.records.unclaimed["u"] = &record{}
+			pod = c.runs(podOf("a", "u"))
+			c.clean()
+		}, errFailed, 0, 0, 2},
+	} {
+		step.before()
+		disk.err = step.err
 		c.records.drop(c.run.callCtx)
 		c.run.calls.Wait()
+		if len(disk.records) != step.recorded || len(c.records.unclaimed) != step.left || len(c.told) != step.told || len(c.records.removing) > 0 && i > 0 {
+			t.Errorf("step %d: %d records, %d are to be removed, %d are being removed; reported %q", i, len(disk.records), len(c.records.unclaimed), len(c.records.removing), c.told)
+		}
 	}
-	pass()
-	c.records.unclaimed = map[types.UID]*record{"u": {}, "v": {}}
-	c.records.removing["other"] = true
-	if pass(); len(disk.records) != 2 || len(c.records.unclaimed) != 2 {
-		t.Error("removed while a pass is under way")
-	}
-	delete(c.records.removing, "other")
-	disk.err = errFailed
-	if pass(); len(c.records.unclaimed) != 2 || len(c.records.removing) != 0 {
-		t.Errorf("%d are left, and %d are being removed after a pass that failed", len(c.records.unclaimed), len(c.records.removing))
-	}
-	disk.err = nil
-	if pass(); len(disk.records) != 0 || len(c.records.unclaimed) != 0 || len(c.records.removing) != 0 {
-		t.Errorf("%d are left, and %d are being removed", len(disk.records), len(c.records.removing))
-	}
-	// A pod that comes during the removal waits for it, and its record is not removed again.
-	pod := c.runs(podOf("a", "u"))
-	c.pods.clean()
-	disk.err = errFailed
-	c.records.removing["u"] = true
-	c.records.removeAll(c.run.callCtx, map[types.UID]*record{"u": {}})
-	if !pod.dirty || len(c.records.unclaimed) != 0 || len(c.records.removing) != 0 {
-		t.Errorf("it waits on: %v, and %d records are to be removed", !pod.dirty, len(c.records.unclaimed))
+	if !pod.dirty {
+		t.Error("it waits on")
 	}
 }
 
@@ -223,7 +220,7 @@ func TestWhichRecordsAreRemoved(t *testing.T) {
 func TestWhichPodsStartFromRecords(t *testing.T) {
 	c := atRest(t, func(cfg *Config) { cfg.Checkpoint = &memory{} })
 	c.runs(podOf("known", "known"))
-	c.pods.clean()
+	c.clean()
 	for _, uid := range []types.UID{"known", "recorded", "shown"} {
 		c.records.unclaimed[uid] = &record{Pod: podOf(string(uid), uid)}
 	}
@@ -236,8 +233,13 @@ func TestWhichPodsStartFromRecords(t *testing.T) {
 	if report := c.pods.pods["recorded"].LastReport(); report == nil || report.Message != "early" {
 		t.Errorf("the report that came before is %+v", report)
 	}
+	// A new pod of the name proves nothing about a pod that only the Checkpoint has.
+	c.intake.onUpdate(podOf("recorded", "new"))
+	if _, ends := c.pods.pods["recorded"].Ending(); ends {
+		t.Error("it ends before the API was asked")
+	}
 	c.intake.onUpdate(podOf("shown", "shown"))
-	c.pods.clean()
+	c.clean()
 	woken(c.pods.relist)
 	c.records.goOnline()
 	for name, want := range map[types.UID]bool{"known": false, "shown": false, "recorded": true} {

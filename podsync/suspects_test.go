@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
@@ -34,36 +34,12 @@ func TestWhoseNodeASuspectIsOf(t *testing.T) {
 	} {
 		c := atRest(t)
 		c.suspects.exclusive = tc.exclusive
-		orphan := c.pods.add(RefOf(podOf("a", "u")), core.NewOrphan(&c.pods.rules, 1, 1, core.Saved{}, tc.started))
+		orphan := c.orphan(podOf("a", "u"), tc.started)
 		if tc.seen {
-			c.pods.apply(orphan, c.pods.moment(), core.Seen{Version: core.Cached(podOf("a", "u"))})
+			c.apply(orphan, core.Seen{Version: core.Cached(podOf("a", "u"))})
 		}
 		if got := c.suspects.nodeOf(orphan); got != tc.want {
 			t.Errorf("%+v: %q", tc, got)
-		}
-	}
-}
-
-// Questions that the API does not answer are reported once, until all of a pass are answered.
-func TestWhichQuestionsAreReported(t *testing.T) {
-	told := 0
-	c := atRest(t, func(cfg *Config) { cfg.ErrorHandler = func(context.Context, error, string) { told++ } })
-	answered, failed := question{}, question{err: errFailed}
-	for i, step := range []struct {
-		questions []question
-		told      int
-	}{
-		{nil, 0},
-		{[]question{answered}, 0},
-		{[]question{answered, failed, failed}, 1},
-		{[]question{failed}, 1},
-		{nil, 1},
-		{[]question{failed, answered}, 1},
-		{[]question{answered}, 1},
-		{[]question{failed}, 2},
-	} {
-		if c.suspects.tell(c.run.callCtx, step.questions); told != step.told {
-			t.Errorf("pass %d: %d errors are reported, want %d", i, told, step.told)
 		}
 	}
 }
@@ -72,7 +48,7 @@ func TestWhichQuestionsAreReported(t *testing.T) {
 // after it.
 func TestWhenSuspectsAreLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := atRest(t, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return nil } })
+		c := atRest(t, gated)
 		expect := func(what string, wait time.Duration) {
 			t.Helper()
 			if questions, idle := c.suspects.due(); len(questions) > 0 || !idle {
@@ -85,8 +61,8 @@ func TestWhenSuspectsAreLookedAt(t *testing.T) {
 		expect("nothing is known", suspectIdle)
 		c.runs(podOf("a", "u"))
 		expect("a pod runs", suspectIdle)
-		orphan := c.pods.add(RefOf(podOf("b", "v")), core.NewOrphan(&c.pods.rules, c.pods.now(), c.pods.tick(), core.Saved{}, "n"))
-		c.pods.apply(orphan, c.pods.moment(), core.Reported{Seq: c.pods.tick(), Report: &core.Report{}, FP: 1})
+		orphan := c.orphan(podOf("b", "v"), "n")
+		c.says(orphan, &core.Report{})
 		expect("an orphan was found", suspectIdle)
 		suspicion, _ := orphan.Suspect()
 		time.Sleep(suspicion.Due - c.pods.now() - 1)
@@ -99,8 +75,8 @@ func TestWhenSuspectsAreLookedAt(t *testing.T) {
 		if questions, idle := c.suspects.due(); len(questions) != 1 || idle || questions[0].t != orphan || questions[0].node != "n" || questions[0].missing {
 			t.Errorf("%+v", questions)
 		}
-		c.pods.apply(orphan, c.pods.moment(), core.SuspectAnswered{Answer: core.AnswerGone})
-		c.pods.apply(orphan, c.pods.moment(), core.SuspectHeld{})
+		c.apply(orphan, core.SuspectAnswered{Answer: core.AnswerGone})
+		c.apply(orphan, core.SuspectHeld{})
 		expect("too many are gone", time.Minute)
 		time.Sleep(time.Minute - 1)
 		expect("it is asked about soon", core.MissingDelay)
@@ -111,10 +87,26 @@ func TestWhenSuspectsAreLookedAt(t *testing.T) {
 	})
 }
 
+// An instance without a UID has become one without a pod, because the gate has closed. That the API has another
+// pod of its name does not say that it is gone: it may be that pod's by now.
+func TestTheAPIIsNotAskedAboutAnInstanceWithoutUID(t *testing.T) {
+	c := atRest(t)
+	for _, uid := range []types.UID{"u", ""} {
+		pod := c.pods.add(RefOf(podOf("a", uid)), core.NewLeftover(&c.pods.rules, c.pods.now(), 1, "n"))
+		c.apply(pod, core.GateClosed{})
+		if _, suspect := pod.Suspect(); !suspect {
+			t.Fatal("no suspect")
+		}
+	}
+	if questions, _ := c.suspects.due(); len(questions) != 1 || questions[0].t.ref.UID != "u" {
+		t.Errorf("%d questions", len(questions))
+	}
+}
+
 // What the answers to a GET say of a pod, also to a suspect.
 func TestWhatAGetSays(t *testing.T) {
-	pods := schema.GroupResource{Resource: "pods"}
-	forbidden := apierrors.NewForbidden(pods, "a", errFailed)
+	forbidden := apierrors.NewForbidden(podResource, "a", errFailed)
+	proxy := apierrors.NewNotFound(schema.GroupResource{}, "")
 	managed := podOf("a", "u")
 	managed.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 	listed := func(version string, items ...corev1.Pod) *corev1.PodList {
@@ -125,22 +117,21 @@ func TestWhatAGetSays(t *testing.T) {
 		err     error
 		list    *corev1.PodList
 		listErr error
-		there   bool
 		want    error
 		answer  core.Answer
 	}{
-		"it is there":              {managed, nil, nil, nil, true, nil, core.AnswerThere},
-		"another one is":           {podOf("a", "v"), nil, nil, nil, false, nil, core.AnswerGone},
-		"an empty answer":          {&corev1.Pod{}, nil, nil, nil, false, errAnswer, core.AnswerNone},
-		"it is gone":               {nil, apierrors.NewNotFound(pods, "a"), nil, nil, false, nil, core.AnswerGone},
-		"a 404 of a proxy":         {nil, apierrors.NewNotFound(schema.GroupResource{}, ""), nil, nil, false, errSome, core.AnswerNone},
-		"no answer":                {nil, errFailed, nil, nil, false, errFailed, core.AnswerNone},
-		"hidden, and listed":       {nil, forbidden, listed("7", *managed), nil, true, nil, core.AnswerThere},
-		"hidden, another listed":   {nil, forbidden, listed("7", *podOf("a", "v")), nil, false, nil, core.AnswerGone},
-		"hidden, and not listed":   {nil, forbidden, listed("7"), nil, false, nil, core.AnswerGone},
-		"hidden, an empty answer":  {nil, forbidden, listed(""), nil, false, errAnswer, core.AnswerNone},
-		"hidden, and no answer":    {nil, forbidden, nil, errFailed, false, errFailed, core.AnswerNone},
-		"hidden, the node unknown": {nil, forbidden, nil, nil, false, errUnconfirmed, core.AnswerForbidden},
+		"it is there":              {managed, nil, nil, nil, nil, core.AnswerThere},
+		"another one is":           {podOf("a", "v"), nil, nil, nil, nil, core.AnswerGone},
+		"an empty answer":          {&corev1.Pod{}, nil, nil, nil, errAnswer, core.AnswerNone},
+		"it is gone":               {nil, apierrors.NewNotFound(podResource, "a"), nil, nil, nil, core.AnswerGone},
+		"a 404 of a proxy":         {nil, proxy, nil, nil, proxy, core.AnswerNone},
+		"no answer":                {nil, errFailed, nil, nil, errFailed, core.AnswerNone},
+		"hidden, and listed":       {nil, forbidden, listed("7", *managed), nil, nil, core.AnswerThere},
+		"hidden, another listed":   {nil, forbidden, listed("7", *podOf("a", "v")), nil, nil, core.AnswerGone},
+		"hidden, and not listed":   {nil, forbidden, listed("7"), nil, nil, core.AnswerGone},
+		"hidden, an empty answer":  {nil, forbidden, listed(""), nil, errAnswer, core.AnswerNone},
+		"hidden, and no answer":    {nil, forbidden, nil, errFailed, errFailed, core.AnswerNone},
+		"hidden, the node unknown": {nil, forbidden, nil, nil, errUnconfirmed, core.AnswerForbidden},
 	} {
 		selectors := 0
 		client := &api{
@@ -157,45 +148,30 @@ func TestWhatAGetSays(t *testing.T) {
 			node = ""
 		}
 		pod, err := getPod(t.Context(), client, RefOf(managed), node)
-		if (pod != nil) != tc.there || (err != nil) != (tc.want != nil) || tc.want != nil && tc.want != errSome && !errors.Is(err, tc.want) {
+		if there := tc.answer == core.AnswerThere; (pod != nil) != there || there && (pod.UID != "u" || pod.ManagedFields != nil) || !errors.Is(err, tc.want) {
 			t.Errorf("%s: %+v, %v", name, pod, err)
-		}
-		if pod != nil && (pod.UID != "u" || pod.ManagedFields != nil) {
-			t.Errorf("%s: %+v", name, pod)
 		}
 		if want := tc.list != nil || tc.listErr != nil; (selectors == 1) != want {
 			t.Errorf("%s: it was listed %d times", name, selectors)
 		}
-
-		seen := 0
-		c := atRest(t, func(cfg *Config) {
-			cfg.Client = client
-			cfg.Hooks.APICall = func(APICall) { seen++ }
-		})
+		c := atRest(t, func(cfg *Config) { cfg.Client = client })
 		q := question{t: c.runs(podOf("a", "u")), node: node}
 		c.suspects.ask(t.Context(), &q)
-		if q.answer != tc.answer || (q.err != nil) != (tc.answer == core.AnswerNone) || seen != 1 {
-			t.Errorf("%s: the answer is %v, %v after %d requests", name, q.answer, q.err, seen)
+		if q.answer != tc.answer || (q.err != nil) != (tc.answer == core.AnswerNone) || c.requests != 1 {
+			t.Errorf("%s: the answer is %v, %v after %d requests", name, q.answer, q.err, c.requests)
 		}
 	}
 }
-
-var errSome = errors.New("some error")
 
 // An instance that the informer has is a pod that Owns has refused. The informer can't say that of a
 // pod that it has missed, nor of another one of its name.
 func TestWhichSuspectsTheInformerDecides(t *testing.T) {
 	for _, tc := range []struct {
-		uid     types.UID // of the pod that the informer has
-		missing bool
-		asked   bool
+		uid            types.UID // of the pod that the informer has
+		missing, asked bool
 	}{{"u", false, false}, {"u", true, true}, {"v", false, true}, {"", false, true}} {
-		asked := false
 		c := atRest(t, func(cfg *Config) {
-			cfg.Client = &api{get: func() (*corev1.Pod, error) {
-				asked = true
-				return podOf("a", "u"), nil
-			}}
+			cfg.Client = &api{get: func() (*corev1.Pod, error) { return podOf("a", "u"), nil }}
 		})
 		if tc.uid != "" {
 			if err := c.intake.informer.GetIndexer().Add(podOf("a", tc.uid)); err != nil {
@@ -203,40 +179,37 @@ func TestWhichSuspectsTheInformerDecides(t *testing.T) {
 			}
 		}
 		q := question{t: c.runs(podOf("a", "u")), node: "n", missing: tc.missing}
-		if c.suspects.ask(t.Context(), &q); asked != tc.asked || q.answer != core.AnswerThere {
-			t.Errorf("%+v: the API was asked: %v, the answer is %v", tc, asked, q.answer)
+		if c.suspects.ask(t.Context(), &q); c.requests > 0 != tc.asked || q.answer != core.AnswerThere {
+			t.Errorf("%+v: the API was asked %d times, the answer is %v", tc, c.requests, q.answer)
 		}
 	}
 }
 
 // What the API says of suspects that have changed in the meantime counts for nothing.
 func TestWhichAnswersAboutSuspectsCount(t *testing.T) {
-	var says notebook
 	for name, tc := range map[string]struct {
-		missing bool
-		answer  core.Answer
-		before  func(*Controller, *entry)
-		dirty   bool
-		dropped []string
-		told    int
-		ends    bool
+		missing     bool
+		answer      core.Answer
+		before      func(*still, *entry)
+		dirty, ends bool
+		dropped     []string
+		told        int
 	}{
-		"a missing pod is there":       {true, core.AnswerThere, nil, true, nil, 0, false},
-		"a missing pod is gone":        {true, core.AnswerGone, nil, true, nil, 0, true},
-		"nothing is known":             {true, core.AnswerNone, nil, false, nil, 0, false},
-		"the pod of an orphan exists":  {false, core.AnswerThere, nil, false, []string{DroppedOrphan}, 0, false},
-		"the pod of an orphan is gone": {false, core.AnswerGone, nil, true, nil, 0, true},
-		"it may exist":                 {false, core.AnswerForbidden, nil, false, []string{DroppedUnconfirmed}, 1, false},
-		"it may exist, again":          {false, core.AnswerForbidden, func(_ *Controller, t *entry) { t.reported = true }, false, nil, 0, false},
-		"a missing pod is back": {true, core.AnswerGone, func(c *Controller, t *entry) {
+		"a missing pod is there":       {true, core.AnswerThere, nil, true, false, nil, 0},
+		"a missing pod is gone":        {true, core.AnswerGone, nil, true, true, nil, 0},
+		"nothing is known":             {true, core.AnswerNone, nil, false, false, nil, 0},
+		"the pod of an orphan exists":  {false, core.AnswerThere, nil, false, false, []string{DroppedOrphan}, 0},
+		"the pod of an orphan is gone": {false, core.AnswerGone, nil, true, true, nil, 0},
+		"it may exist":                 {false, core.AnswerForbidden, nil, false, false, []string{DroppedUnconfirmed}, 1},
+		"it may exist, again":          {false, core.AnswerForbidden, func(_ *still, t *entry) { t.reported = true }, false, false, nil, 0},
+		"a missing pod is back": {true, core.AnswerGone, func(c *still, t *entry) {
 			c.intake.onUpdate(podOf("a", "u"))
-			c.pods.clean()
-		}, false, nil, 0, false},
-		"it is forgotten": {true, core.AnswerGone, func(c *Controller, t *entry) { c.pods.remove(t) }, false, nil, 0, false},
-		"the gate closes": {true, core.AnswerGone, func(c *Controller, t *entry) { c.gates.get("n").state = gateClosed }, false, nil, 0, false},
+			c.clean()
+		}, false, false, nil, 0},
+		"it is forgotten": {true, core.AnswerGone, func(c *still, t *entry) { c.pods.remove(t) }, false, false, nil, 0},
+		"the gate closes": {true, core.AnswerGone, func(c *still, t *entry) { c.gates.get("n").state = gateClosed }, false, false, nil, 0},
 	} {
-		says = notebook{}
-		c := atRest(t, says.uses, func(cfg *Config) { cfg.Gate = func(context.Context, string) error { return nil } })
+		c := atRest(t, gated)
 		c.gates.get("n").state = gateOpen
 		for i := range 9 {
 			c.runs(podOf(fmt.Sprint(i), types.UID(fmt.Sprint(i)))) // so that one is not all that there is
@@ -244,19 +217,42 @@ func TestWhichAnswersAboutSuspectsCount(t *testing.T) {
 		var suspect *entry
 		if tc.missing {
 			suspect = c.runs(podOf("a", "u"))
-			c.intake.onDelete(cache.DeletedFinalStateUnknown{Obj: podOf("a", "u")})
+			c.missed(podOf("a", "u"))
 		} else {
-			suspect = c.pods.add(RefOf(podOf("a", "u")), core.NewOrphan(&c.pods.rules, 1, 1, core.Saved{}, "n"))
-			c.pods.apply(suspect, c.pods.moment(), core.Reported{Seq: c.pods.tick(), Report: &core.Report{}, FP: 1})
+			suspect = c.orphan(podOf("a", "u"), "n")
+			c.says(suspect, &core.Report{})
 		}
-		c.pods.clean()
+		c.clean()
 		if tc.before != nil {
 			tc.before(c, suspect)
 		}
 		c.suspects.apply(c.run.callCtx, []question{{t: suspect, answer: tc.answer, missing: tc.missing}})
 		c.flush()
-		if _, ends := suspect.Ending(); suspect.dirty != tc.dirty || ends != tc.ends || !slices.Equal(says.dropped, tc.dropped) || len(says.told) != tc.told {
-			t.Errorf("%s: it is dirty: %v, ends: %v, dropped %q, reported %q", name, suspect.dirty, ends, says.dropped, says.told)
+		if _, ends := suspect.Ending(); suspect.dirty != tc.dirty || ends != tc.ends || !slices.Equal(c.dropped, tc.dropped) || len(c.told) != tc.told {
+			t.Errorf("%s: it is dirty: %v, ends: %v, dropped %q, reported %q", name, suspect.dirty, ends, c.dropped, c.told)
+		}
+	}
+}
+
+// Questions that the API does not answer are reported once, until all of a pass are answered.
+func TestWhichQuestionsAreReported(t *testing.T) {
+	c := atRest(t)
+	answered, failed := question{}, question{err: errFailed}
+	for i, step := range []struct {
+		questions []question
+		told      int
+	}{
+		{nil, 0},
+		{[]question{answered}, 0},
+		{[]question{answered, failed, failed}, 1},
+		{[]question{failed}, 1},
+		{nil, 1},
+		{[]question{failed, answered}, 1},
+		{[]question{answered}, 1},
+		{[]question{failed}, 2},
+	} {
+		if c.suspects.tell(c.run.callCtx, step.questions); len(c.told) != step.told {
+			t.Errorf("pass %d: %d errors are reported, want %d", i, len(c.told), step.told)
 		}
 	}
 }
@@ -264,46 +260,44 @@ func TestWhichAnswersAboutSuspectsCount(t *testing.T) {
 // A question that Run has canceled has no answer, and is no error.
 func TestNoAnswerAfterRunCounts(t *testing.T) {
 	for _, over := range []bool{false, true} {
-		var says notebook
-		c := atRest(t, says.uses, func(cfg *Config) {
+		c := atRest(t, func(cfg *Config) {
 			cfg.Client = &api{get: func() (*corev1.Pod, error) { return nil, errFailed }}
 		})
 		pod := c.runs(podOf("a", "u"))
-		c.intake.onDelete(cache.DeletedFinalStateUnknown{Obj: podOf("a", "u")})
+		c.missed(podOf("a", "u"))
 		c.pods.epoch = c.pods.epoch.Add(-core.MissingDelay) // it is due
 		ctx, cancel := context.WithCancel(c.run.callCtx)
+		defer cancel()
 		if over {
 			cancel()
 		}
 		c.suspects.askAll(ctx)
 		c.flush()
-		if suspicion, _ := pod.Suspect(); suspicion.Unsure == over || (len(says.told) == 0) != over {
-			t.Errorf("Run is over: %v, and the question was not answered: %v, reported %q", over, suspicion.Unsure, says.told)
+		if suspicion, _ := pod.Suspect(); suspicion.Unsure == over || (len(c.told) == 0) != over {
+			t.Errorf("Run is over: %v, and the question was not answered: %v, reported %q", over, suspicion.Unsure, c.told)
 		}
-		cancel()
 	}
 }
 
 // Pods that are held back are reported when the API has said so, and their end when it is certain.
 func TestWhenHeldBackPodsAreReported(t *testing.T) {
-	var says notebook
-	c := atRest(t, says.uses)
+	c := atRest(t)
 	var pods []*entry
 	for i := range 10 {
 		pods = append(pods, c.runs(podOf(fmt.Sprint(i), types.UID(fmt.Sprint(i)))))
 	}
 	answer := func(answer core.Answer) {
 		for _, pod := range pods[:8] {
-			c.intake.onDelete(cache.DeletedFinalStateUnknown{Obj: podOf(pod.ref.Name, pod.ref.UID)})
-			c.pods.apply(pod, c.pods.moment(), core.SuspectAnswered{Answer: answer})
+			c.missed(podOf(pod.ref.Name, pod.ref.UID))
+			c.apply(pod, core.SuspectAnswered{Answer: answer})
 		}
 	}
 	decide := func(what string, asked bool, masses, told int) {
 		t.Helper()
 		c.suspects.decide(c.run.callCtx, c.pods.moment(), asked)
 		c.flush()
-		if len(says.masses) != masses || len(says.told) != told {
-			t.Errorf("%s: reported %+v, and %d errors", what, says.masses, len(says.told))
+		if len(c.masses) != masses || len(c.told) != told {
+			t.Errorf("%s: reported %+v, and %d errors", what, c.masses, len(c.told))
 		}
 	}
 	decide("nothing is missing", true, 0, 0)
@@ -312,7 +306,7 @@ func TestWhenHeldBackPodsAreReported(t *testing.T) {
 	decide("many are gone", true, 1, 1)
 	decide("many are gone still", true, 2, 1)
 	decide("nobody asks", false, 2, 1)
-	if mass := says.masses[0]; len(mass.Refs) != 8 || mass.Held != 10 || mass.Lost {
+	if mass := c.masses[0]; len(mass.Refs) != 8 || mass.Held != 10 || mass.Lost {
 		t.Errorf("%+v", mass)
 	}
 	answer(core.AnswerThere)
@@ -321,12 +315,48 @@ func TestWhenHeldBackPodsAreReported(t *testing.T) {
 	answer(core.AnswerThere)
 	decide("all are back", false, 3, 1)
 	decide("all are back still", true, 3, 1)
-	if len(says.masses[2].Refs) != 0 {
-		t.Errorf("the end of the hold has %d pods", len(says.masses[2].Refs))
+	if len(c.masses[2].Refs) != 0 {
+		t.Errorf("the end of the hold has %d pods", len(c.masses[2].Refs))
 	}
 	for _, pod := range pods {
 		if _, ends := pod.Ending(); ends {
 			t.Errorf("%s was stopped", pod.ref.Name)
+		}
+	}
+}
+
+// The message of a pod that waits for the name of an orphan.
+func TestWhyAPodWaitsForAnOrphan(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reported bool
+		is       core.Suspicion
+		want     string
+	}{
+		"the API was not asked":          {false, core.Suspicion{}, ""},
+		"it has not answered":            {false, core.Suspicion{Unsure: true}, "has not confirmed yet"},
+		"too many are gone":              {false, core.Suspicion{GoneSince: 1}, "too many pods are gone"},
+		"the credentials can't see it":   {true, core.Suspicion{}, "can't see whether its pod exists"},
+		"they can't, and it has failed":  {true, core.Suspicion{Unsure: true}, "can't see whether its pod exists"},
+		"they can't, and it may be gone": {true, core.Suspicion{GoneSince: 1}, "can't see whether its pod exists"},
+	} {
+		c := atRest(t)
+		orphan := c.orphan(podOf("a", "u"), "n")
+		c.says(orphan, &core.Report{})
+		waiting, at := c.due(podOf("a", "v"))
+		orphan.reported = tc.reported
+		c.suspects.announce(c.run.callCtx, at, orphan, tc.is)
+		err := waiting.LastError()
+		if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The errors that pods are held back say for how long.
+func TestHowLongPodsAreHeld(t *testing.T) {
+	for hold, want := range map[time.Duration]string{time.Minute: "1m0s", -1: "ever"} {
+		if got := (&table{rules: core.Rules{MassHold: hold}}).holdTime(); got != want {
+			t.Errorf("%v: %s", hold, got)
 		}
 	}
 }
