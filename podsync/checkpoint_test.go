@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -207,57 +206,6 @@ func TestPodsAreAdoptedWhileTheAPIIsAway(t *testing.T) {
 	})
 }
 
-// Only a server that does not answer is away.
-func TestWhatCountsAsAnAPIThatIsAway(t *testing.T) {
-	for name, tc := range map[string]struct {
-		fault apitest.Fault
-		away  bool
-	}{
-		"refused": {apitest.Fault{Err: apitest.ErrConnRefused}, true},
-		"hangs":   {apitest.Fault{Hang: true}, true},
-		"502":     {apitest.Fault{Status: statuserr.New(502, "", "bad gateway")}, true},
-		"503":     {apitest.Fault{Status: statuserr.Unavailable(0)}, true},
-		"504":     {apitest.Fault{Status: statuserr.New(504, "", "gateway timeout")}, true},
-		"401":     {apitest.Fault{Status: statuserr.Unauthorized()}, false},
-		"403":     {apitest.Fault{Status: statuserr.Forbidden("pods", "", "no")}, false},
-		"500":     {apitest.Fault{Status: statuserr.InternalError("broken")}, false},
-		"429":     {apitest.Fault{Status: statuserr.TooManyRequests(1)}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, podsynctest.Options{}, func(w *world) {
-				w.checkpointed()
-				w.bind(newPod("a"))
-				pass(time.Minute)
-				w.crash()
-				w.backend.Lose(w.pod("a").UID)
-				w.away(tc.fault)
-				w.backend.ResetCalls()
-				w.start()
-				pass(2 * time.Minute)
-				if n := w.callsOf(podsync.OpStart); (n > 0) != tc.away {
-					t.Errorf("%d calls of Start", n)
-				}
-			})
-		})
-	}
-	// After a 403 they never start, also if the server does not answer later.
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.checkpointed()
-		w.bind(newPod("a"))
-		pass(time.Minute)
-		w.crash()
-		w.backend.Lose(w.pod("a").UID)
-		allow := w.away(apitest.Fault{Status: statuserr.Forbidden("pods", "", "no")})
-		w.backend.ResetCalls()
-		w.start()
-		pass(10 * time.Second)
-		allow()
-		w.away(apitest.Fault{Err: apitest.ErrConnRefused})
-		pass(time.Hour)
-		w.expectCalls()
-	})
-}
-
 func TestTheGateDecidesAboutPodsThatStartOffline(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		closed := w.gated()
@@ -278,32 +226,6 @@ func TestTheGateDecidesAboutPodsThatStartOffline(t *testing.T) {
 		if !w.backend.Running(pod.UID) {
 			t.Error("it does not run although the gate is open")
 		}
-	})
-}
-
-func TestARecordThatCannotBeReadCostsOnePod(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		r := w.checkpointed()
-		a, b := w.bind(newPod("a")), w.bind(newPod("b"))
-		pass(time.Minute)
-		w.crash()
-		w.backend.Lose(a.UID)
-		w.backend.Lose(b.UID)
-		r.all[a.UID][100] ^= 1
-		var errs []error
-		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
-		back := w.away(apitest.Fault{Err: apitest.ErrConnRefused})
-		w.start()
-		pass(time.Minute)
-		if w.backend.Running(a.UID) || !w.backend.Running(b.UID) {
-			t.Error("a runs, or b does not")
-		}
-		if !slices.ContainsFunc(errs, func(err error) bool { return strings.Contains(err.Error(), string(a.UID)) }) {
-			t.Errorf("errors %v", errs)
-		}
-		back()
-		pass(5 * time.Minute)
-		w.expectPhase("a", corev1.PodRunning)
 	})
 }
 
@@ -553,50 +475,6 @@ func TestAStartOfflineKeepsTheHistory(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A disk was copied to a machine with another name, or the node was renamed: its pods are not those
-// of this node, and the API would not show this node that they are gone.
-func TestTheRecordsOfAnotherNodeAreLeftAlone(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		r := w.checkpointed()
-		a, b := w.bind(newPod("a")), w.bind(newPod("b"))
-		pass(time.Minute)
-		w.crash()
-		w.backend.Lose(a.UID)
-		w.backend.Lose(b.UID)
-		w.backend.ResetCalls()
-
-		var errs []error
-		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
-			if strings.Contains(err.Error(), "checkpoint") {
-				errs = append(errs, err)
-			}
-		}
-		w.admin, w.cfg.NodeName = true, "n2"
-		back := w.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
-		w.start()
-		pass(2 * time.Minute)
-		w.expectCalls()
-		back()
-		pass(time.Hour)
-		w.expectCalls()
-		if !r.has(a) || !r.has(b) {
-			t.Error("another node has removed the records of pods that the API has")
-		}
-		if len(errs) != 1 || !strings.Contains(errs[0].Error(), "2 records") || !strings.Contains(errs[0].Error(), node) {
-			t.Errorf("errors %v", errs)
-		}
-		w.crash()
-
-		w.admin, w.cfg.NodeName = false, node
-		w.away(apitest.Fault{Err: apitest.ErrConnRefused})
-		w.start()
-		pass(time.Minute)
-		if !w.backend.Running(a.UID) || !w.backend.Running(b.UID) {
-			t.Error("the node itself does not start its pods")
-		}
-	})
 }
 
 // A pod that has no record does not count as started, or it would be missing after a reboot.

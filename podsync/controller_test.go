@@ -70,6 +70,8 @@ func TestWhenTheProviderCountsAsSick(t *testing.T) {
 		sick(errFailed.Error())
 		c.lister.health = listHealth{}
 		sick("")
+		c.loop.progress.Stop()
+		sick("Run has returned")
 	})
 }
 

@@ -5,7 +5,6 @@ package podsync_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -497,54 +496,6 @@ func TestOwnsMayPanicAndCallTheController(t *testing.T) {
 	})
 }
 
-func TestAPodWithoutUIDIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, podsynctest.Options{})
-		w.run()
-		w.c.OnPod(newPod("a"))
-		w.c.OnPod(newPod("b"))
-		pass(time.Minute)
-		if w.known() != 0 || len(w.dropped) != 2 || !errors.Is(w.dropped[0].Err, podsync.ErrNoUID) {
-			t.Errorf("%d pods known, dropped %v", w.known(), w.dropped)
-		}
-	})
-}
-
-func TestCheckProviderSaysThatTheBackendDoesNotAnswer(t *testing.T) {
-	for name, fault := range map[string]podsynctest.Fault{
-		"fails": {Op: podsync.OpList, Err: errors.New("the backend is down")},
-		"hangs": {Op: podsync.OpList, Hang: true},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, podsynctest.Options{})
-			w.cfg.Relist = 10 * time.Second
-			w.run()
-			pass(time.Minute)
-			if err := w.c.CheckProvider(t.Context(), node); err != nil {
-				t.Errorf("%s: before: %v", name, err)
-			}
-			remove := w.backend.Inject(fault)
-			pass(15 * time.Second)
-			if err := w.c.CheckProvider(t.Context(), node); err != nil {
-				t.Errorf("%s: at once: %v", name, err)
-			}
-			pass(time.Minute)
-			if err := w.c.CheckProvider(t.Context(), node); err == nil || !strings.Contains(err.Error(), "has not answered") || !errors.Is(err, cmp.Or(fault.Err, err)) || strings.Contains(err.Error(), "nil") {
-				t.Errorf("%s: after a minute: %v", name, err)
-			}
-			remove()
-			pass(time.Minute)
-			if err := w.c.CheckProvider(t.Context(), node); err != nil {
-				t.Errorf("%s: after it: %v", name, err)
-			}
-			w.stop()
-			if err := w.c.CheckProvider(t.Context(), node); err == nil || !strings.Contains(err.Error(), "Run has returned") {
-				t.Errorf("%s: after Run: %v", name, err)
-			}
-		})
-	}
-}
-
 // gated gives the controller a gate that is closed while the returned value is true.
 func (w *world) gated() *atomic.Bool {
 	closed := new(atomic.Bool)
@@ -620,33 +571,6 @@ func TestAPodThatIsGoneWhileTheGateIsShutIsStoppedLater(t *testing.T) {
 		pass(time.Minute)
 		if w.backend.Running(a.UID) || w.callsOf(podsync.OpStop) != 1 {
 			t.Errorf("it runs on, or others don't: %d calls of Stop", w.callsOf(podsync.OpStop))
-		}
-	})
-}
-
-// Evict has promised that the pod fails. That the gate closes for a moment while it ends changes
-// neither that nor its reason.
-func TestAnEvictionOutlivesAGateThatShuts(t *testing.T) {
-	bubble(t, podsynctest.Options{StopTime: 10 * time.Second}, func(w *world) {
-		closed := w.gated()
-		w.run()
-		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
-		other := w.bind(newPod("b"))
-		pass(time.Minute)
-		if err := w.c.Evict(podsync.RefOf(pod), podsync.Eviction{Message: "the node is out of memory", Grace: 30 * time.Second}); err != nil {
-			t.Fatal(err)
-		}
-		pass(time.Second)
-		closed.Store(true)
-		w.backend.Edit(other.UID, func(st *corev1.PodStatus) { st.Message = "new" }) // its write asks the gate
-		pass(3 * time.Second)
-		closed.Store(false)
-		pass(time.Minute)
-		if got := w.expectPhase("a", corev1.PodFailed); got.Status.Reason != "Evicted" || got.Status.Message != "the node is out of memory" {
-			t.Errorf("%s: %s", got.Status.Reason, got.Status.Message)
-		}
-		if w.backend.Running(pod.UID) {
-			t.Error("it runs on")
 		}
 	})
 }

@@ -101,25 +101,6 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// The same failure is one event until a call succeeds.
-func TestAFailureAfterASuccessIsAnotherEvent(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		r := &recorder{t: t}
-		w.cfg.EventRecorder = r
-		w.run()
-		w.bind(newPod("a"))
-		pass(time.Minute)
-		for i := range 2 {
-			w.backend.Inject(podsynctest.Fault{Op: podsync.OpUpdate, Err: errDown, Times: 3})
-			apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = fmt.Sprint("i:", i) })
-			pass(10 * time.Minute)
-			if got, want := r.take(), []string{"a Warning FailedUpdate Updating: the backend is down"}; !slices.Equal(got, want) {
-				t.Errorf("change %d: got %q, want %q", i, got, want)
-			}
-		}
-	})
-}
-
 // A hook that does not return stops the loop, which has nothing to do for hours at other times.
 func TestCheckSaysThatAHookDoesNotReturn(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {

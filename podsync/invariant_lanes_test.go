@@ -231,24 +231,6 @@ func TestACallThatDoesNotReturnIsTold(t *testing.T) {
 	})
 }
 
-func TestStopHasPlacesOfItsOwn(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.cfg.MaxCalls = 3
-		w.run()
-		w.bind(newPod("a"))
-		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, HangOn: true})
-		for i := range 10 {
-			w.bind(newPod(fmt.Sprint("stuck", i)))
-		}
-		w.kubectlDelete("a", -1)
-		w.expectGone("a")
-		if n := len(w.backend.Calls(podsync.OpStart)); n != 4 {
-			t.Errorf("%d calls of Start with three places", n)
-		}
-		w.provider.Crash()
-	})
-}
-
 func TestFreshEventEndsBackoff(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		heal := w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Err: errDown})

@@ -21,24 +21,6 @@ import (
 
 // The invariants of writes to the API.
 
-func TestErrorIsNotAbsence(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.wrap = simple
-		w.run()
-		w.bind(newPod("a"))
-		w.bind(newPod("b"))
-		pass(time.Minute)
-		heal := w.backend.Inject(podsynctest.Fault{Op: podsync.OpList, Err: errDown})
-		w.server.ResetJournal()
-		w.backend.ResetCalls()
-		pass(24 * time.Hour)
-		heal()
-		pass(time.Hour)
-		w.expectCalls()
-		w.expectRequests(0, 0, 0)
-	})
-}
-
 func TestTerminalThenDeleteForTheUID(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: 10 * time.Second, ExitCode: 3}, func(w *world) {
 		w.run()
@@ -209,24 +191,6 @@ func TestReportsAreNotLost(t *testing.T) {
 		pass(5 * time.Minute)
 		if got := w.pod("a").Status.Message; got != "499" {
 			t.Errorf("the message is %q", got)
-		}
-	})
-}
-
-func TestReportOfAPodThatNeverComes(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.wrap = simple
-		w.run()
-		start := time.Now()
-		for i := range 1000 {
-			w.c.Report(podsync.State{Ref: podsync.Ref{UID: "u", Namespace: "default", Name: "x"}, Status: corev1.PodStatus{Message: fmt.Sprint(i)}})
-		}
-		if time.Since(start) != 0 {
-			t.Error("Report has blocked")
-		}
-		pass(10 * time.Minute)
-		if len(w.dropped) != 1 || w.dropped[0].Reason != podsync.DroppedUnknown {
-			t.Errorf("dropped %+v", w.dropped)
 		}
 	})
 }

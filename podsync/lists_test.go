@@ -198,9 +198,17 @@ func TestWhatAListDoes(t *testing.T) {
 // the first one that fails.
 func TestAListThatWorksAgainEndsBackoffs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var err error
-		c := atRest(t, func(cfg *Config) {
-			cfg.Provider = &lists{list: func(context.Context) ([]State, error) { return nil, err }}
+		var (
+			c   *still
+			err error
+		)
+		c = atRest(t, func(cfg *Config) {
+			cfg.Provider = &lists{list: func(context.Context) ([]State, error) {
+				if c.lister.health.since == 0 {
+					t.Error("a List that hangs does not count")
+				}
+				return nil, err
+			}}
 		})
 		pod, _ := c.due(podOf("a", "u"))
 		c.apply(pod, core.Called{Seq: c.pods.tick(), Action: core.Action{Op: core.Start}})

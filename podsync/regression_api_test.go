@@ -170,23 +170,6 @@ func TestNotFoundOfAProxyIsNoPodGone(t *testing.T) {
 	}
 }
 
-// Nor is an instance an orphan by that.
-func TestNotFoundOfAProxyIsNoOrphan(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.admin = true
-		w.plant(1)
-		w.server.Inject(apitest.Fault{
-			Match:  apitest.Match{Verb: "get", Resource: "pods"},
-			Status: statuserr.New(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource"),
-		})
-		w.run()
-		pass(time.Hour)
-		if len(w.backend.Held()) != 1 {
-			t.Error("it was stopped")
-		}
-	})
-}
-
 // empty is an answer that can be decoded and has nothing in it.
 func empty(kind string) func(apitest.Request) (*http.Response, error) {
 	return func(apitest.Request) (*http.Response, error) {
@@ -217,25 +200,6 @@ func TestEmptyAnswerToAPatch(t *testing.T) {
 			t.Error("it runs")
 		}
 	})
-}
-
-// Or for the word that it is gone, and instances were stopped.
-func TestEmptyAnswerIsNoOrphan(t *testing.T) {
-	for _, admin := range []bool{false, true} {
-		bubble(t, podsynctest.Options{}, func(w *world) {
-			w.admin = admin
-			w.plant(1)
-			w.run()
-			w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "list", Resource: "pods"}, Answer: empty("PodList")})
-			if admin {
-				w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "pods"}, Answer: empty("Pod")})
-			}
-			pass(time.Hour)
-			if len(w.backend.Held()) != 1 {
-				t.Errorf("it was stopped, admin: %v", admin)
-			}
-		})
-	}
 }
 
 // Or for an empty list, and every pod was stopped.

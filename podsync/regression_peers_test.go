@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -215,19 +213,6 @@ func TestAnInformerThatIsRefusedIsVisible(t *testing.T) {
 	})
 }
 
-// An API server that does not answer says nothing about the node.
-func TestAnAPIOutageDoesNotMakeTheNodeUnready(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser}, Err: apitest.ErrConnRefused})
-		w.server.BreakWatches(watches)
-		pass(time.Hour)
-		if err := w.c.CheckProvider(t.Context(), node); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // The lease is renewed each ten seconds. A pod recovers from an outage without answers, such as a
 // connection that drops everything, soon after it.
 func TestPodsRecoverSoonFromAConnectionThatDropsEverything(t *testing.T) {
@@ -250,54 +235,6 @@ func TestPodsRecoverSoonFromAConnectionThatDropsEverything(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A provider that reports UIDs which no pod has must not fill the memory while List hangs.
-func TestReportsOfUnknownPodsAreLimited(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		w.backend.Inject(podsynctest.Fault{Op: podsync.OpList, Hang: true})
-		pass(3 * time.Minute)
-		for i := range 10_500 {
-			w.c.Report(podsync.State{Ref: podsync.Ref{UID: types.UID(fmt.Sprint("u", i)), Namespace: "default", Name: "x"}})
-		}
-		w.c.Report(podsync.State{Ref: podsync.Ref{UID: "u0", Namespace: "default", Name: "x"}, Stopped: true})
-		pass(time.Second)
-		if n := w.c.Kept(); n != 10_000 || len(w.dropped) != 500 {
-			t.Errorf("%d reports kept, %d dropped", n, len(w.dropped))
-		}
-	})
-}
-
-// admitting counts calls of Admit.
-type admitting struct {
-	*podsynctest.Provider
-	calls *int
-}
-
-func (p admitting) Admit(context.Context, *corev1.Pod, iter.Seq[*corev1.Pod]) error {
-	*p.calls++
-	return nil
-}
-
-func TestAdmitIsNotCalledAgainWhenTheGateOpens(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		calls := 0
-		w.wrap = func(p *podsynctest.Provider) podsync.Provider { return admitting{p, &calls} }
-		closed := w.gated()
-		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Err: errors.New("not yet"), Times: 3})
-		w.run()
-		w.bind(newPod("a"))
-		pass(500 * time.Millisecond)
-		closed.Store(true)
-		pass(10 * time.Second)
-		closed.Store(false)
-		pass(time.Minute)
-		w.expectPhase("a", corev1.PodRunning)
-		if calls != 1 {
-			t.Errorf("%d calls of Admit", calls)
-		}
-	})
 }
 
 func TestATypedNilIsRefusedByNew(t *testing.T) {

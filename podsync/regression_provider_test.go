@@ -5,7 +5,6 @@ package podsync_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -271,21 +270,6 @@ func TestStoppedPodsThatStayListedCostNothing(t *testing.T) {
 	})
 }
 
-// Reports of pods that never come were kept for as long as List failed.
-func TestEarlyReportsGoWithoutAList(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		w.backend.Inject(podsynctest.Fault{Op: podsync.OpList, Err: errDown})
-		for i := range 100 {
-			w.c.Report(stateOf(podsync.Ref{UID: types.UID(fmt.Sprint(i)), Name: "nobody"}, ""))
-		}
-		pass(time.Hour)
-		if n := w.c.Kept(); n != 0 {
-			t.Errorf("%d entries are kept", n)
-		}
-	})
-}
-
 // The ways back that the comment of Stage names, and no others.
 func TestStagesGoBack(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
@@ -311,6 +295,9 @@ func TestStagesGoBack(t *testing.T) {
 		pass(time.Minute)
 		if want := []string{"Running to Starting", "Released to Stopped", "Released to Terminating"}; !slices.Equal(back, want) {
 			t.Errorf("%q, want %q", back, want)
+		}
+		if w.backend.Running(ended.UID) {
+			t.Error("a pod that its provider brought back to life runs")
 		}
 	})
 }
@@ -369,35 +356,6 @@ func (w *world) exitAndForget(pod *corev1.Pod) podsync.State {
 	return w.backend.Held()[0]
 }
 
-// A report that comes during a List is newer than the List, also if the pod was not seen yet.
-func TestAReportDuringAListIsNotLost(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		var pod *corev1.Pod
-		var ends atomic.Bool
-		w.wrap = func(p *podsynctest.Provider) podsync.Provider {
-			return bending{Provider: simple(p), list: func(states []podsync.State) []podsync.State {
-				if ends.CompareAndSwap(true, false) {
-					w.c.Report(w.exitAndForget(pod))
-				}
-				return states
-			}}
-		}
-		w.cfg.Relist = 10 * time.Second
-		w.run()
-		fresh := w.server.LagWatches(watches, time.Hour)
-		pod = w.bind(newPod("job", restart(corev1.RestartPolicyNever)))
-		w.backend.Plant(pod)
-		ends.Store(true)
-		pass(12 * time.Second) // one List, and not a second one
-		fresh()
-		pass(time.Minute)
-		w.expectPhase("job", corev1.PodSucceeded)
-		if n := w.callsOf(podsync.OpStart); n != 0 {
-			t.Errorf("%d calls of Start", n)
-		}
-	})
-}
-
 // An instance may end, and the provider may forget it, before its pod is seen. It must not start
 // again.
 func TestTheExitCodeOfAForgottenOrphanIsKept(t *testing.T) {
@@ -450,32 +408,6 @@ type watchWith struct {
 
 func (p watchWith) Watch(context.Context, func(podsync.State)) error { return p.watch() }
 
-// A Watch that ends is called again. Only an error is reported, once while Watch fails.
-func TestAWatchThatEndsIsNoErrorUnlessItReturnsOne(t *testing.T) {
-	for name, tc := range map[string]struct {
-		err    error
-		errors int
-	}{
-		"nil":      {nil, 0},
-		"an error": {errors.New("stream reset"), 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, podsynctest.Options{}, func(w *world) {
-				calls, errs := 0, []string(nil)
-				w.wrap = func(p *podsynctest.Provider) podsync.Provider {
-					return watchWith{p, func() error { calls++; return tc.err }}
-				}
-				w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err.Error()) }
-				w.run()
-				pass(time.Minute)
-				if calls < 3 || len(errs) != tc.errors || tc.errors > 0 && errs[0] != "podsync: watch of the provider: stream reset" {
-					t.Errorf("%d calls of Watch, errors %q", calls, errs)
-				}
-			})
-		})
-	}
-}
-
 // A report that a stopped pod runs counts for nothing, and a hook says so.
 func TestAReportAfterTheEndIsDropped(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
@@ -516,23 +448,6 @@ func TestTheContextOfACallEndsWithIt(t *testing.T) {
 		w.expectPhase("a", corev1.PodRunning)
 		if p.ctx.Err() == nil {
 			t.Error("the context of Start is not done")
-		}
-	})
-}
-
-// The invalid fields of a report are reported also if nothing else has changed, so that there is
-// nothing to write.
-func TestAReportOfWhichNothingIsValidIsReported(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		pod := w.bind(newPod("a"))
-		pass(time.Minute)
-		w.server.ResetJournal()
-		w.backend.Edit(pod.UID, func(st *corev1.PodStatus) { st.HostIP = "none" })
-		pass(time.Minute)
-		w.expectRequests(0, 0, 0)
-		if len(w.dropped) != 1 || w.dropped[0].Reason != podsync.DroppedInvalid {
-			t.Errorf("dropped: %v", w.dropped)
 		}
 	})
 }

@@ -13,32 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
 // Defects of virtual-kubelet's pod controller, each a test that fails with it.
-
-// A pod that is deleted while the watch is interrupted comes as a
-// tombstone, and was dropped.
-func TestATombstoneAfterAWatchGapStopsThePod(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		pod := w.bind(newPod("a"))
-		pass(time.Minute)
-		heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "watch,list"}, Err: apitest.ErrConnRefused})
-		w.server.BreakWatches(watches)
-		w.server.Compact()
-		apitest.Remove[*corev1.Pod](w.server, "default", "a")
-		pass(time.Minute)
-		heal()
-		pass(2 * time.Minute)
-		if w.backend.Running(pod.UID) || w.known() != 0 {
-			t.Error("the pod runs although it is gone")
-		}
-	})
-}
 
 // A pod that is deleted and made again in a gap of the watch, with
 // the same spec, comes as an update. The old instance was adopted as the new
@@ -105,27 +84,6 @@ func TestAPodIsNotReleasedWhileItRuns(t *testing.T) {
 	}
 }
 
-// A write that failed for longer than the retries lasted was forgotten.
-func TestOutageLongerThanAnyRetries(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		pod := w.bind(newPod("a"))
-		w.bind(newPod("deleted"))
-		pass(time.Minute)
-		heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch,delete"}, Status: statuserr.InternalError("etcd is down")})
-		w.backend.Edit(pod.UID, func(s *corev1.PodStatus) { s.Message = "news" })
-		w.kubectlDelete("deleted", -1)
-		pass(12 * time.Hour)
-		heal()
-		w.backend.Repeat(pod.UID) // the same again changes nothing
-		pass(5 * time.Minute)
-		w.expectGone("deleted")
-		if got := w.pod("a").Status.Message; got != "news" {
-			t.Errorf("the status is lost: %q", got)
-		}
-	})
-}
-
 // An error of the provider that passes made the pod Failed.
 func TestTransientErrorIsNoEnd(t *testing.T) {
 	for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyNever, corev1.RestartPolicyAlways} {
@@ -185,22 +143,6 @@ func TestSlowStartsRunSideBySide(t *testing.T) {
 	})
 }
 
-// A Start under way could not be cancelled.
-func TestStuckStartIsCancelledByDeletion(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Hang: true})
-		w.run()
-		pod := w.bind(newPod("a"))
-		pass(time.Hour)
-		w.kubectlDelete("a", -1)
-		w.expectGone("a")
-		w.expectCalls("start a", "stop a 30s Deleted", "release a")
-		if w.known() != 0 {
-			t.Errorf("it is %s", w.stage(pod.UID))
-		}
-	})
-}
-
 // Pods of other nodes, which the provider listed and the cache did not
 // have, were deleted as leftovers.
 func TestPodsOfOtherNodesAreLeftAlone(t *testing.T) {
@@ -252,17 +194,6 @@ func TestNoUpdateWithoutAChange(t *testing.T) {
 		}
 		w.expectPhase("a", corev1.PodRunning)
 		w.expectCalls("start a")
-	})
-}
-
-// Every graceful deletion took the whole grace period.
-func TestDeletionIsAsFastAsThePod(t *testing.T) {
-	bubble(t, podsynctest.Options{StopTime: time.Second}, func(w *world) {
-		w.run()
-		w.bind(newPod("a"))
-		w.kubectlDelete("a", 300)
-		pass(time.Second)
-		w.expectGone("a")
 	})
 }
 

@@ -222,25 +222,6 @@ func TestInvalidStatusThenDelete(t *testing.T) {
 	}
 }
 
-// A terminal pod vanishes without a deletionTimestamp.
-func TestTerminalPodDeletedDirectly(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
-		w.backend.Exit(pod.UID, 0)
-		pass(time.Hour)
-		if len(w.backend.Held()) != 1 {
-			t.Error("its logs are gone")
-		}
-		w.kubectlDelete("a", -1)
-		w.expectGone("a")
-		if len(w.backend.Held()) != 0 || w.known() != 0 {
-			t.Errorf("held: %v", w.backend.Held())
-		}
-		w.expectRequests(2, 0, 0)
-	})
-}
-
 func TestForceDeleteWhileStarting(t *testing.T) {
 	bubble(t, podsynctest.Options{StartTime: time.Minute}, func(w *world) {
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Delay: 10 * time.Second})
@@ -307,39 +288,5 @@ func TestStatesWithoutUID(t *testing.T) {
 		if len(w.dropped) != 1 || w.dropped[0].Reason != podsync.DroppedUnknown {
 			t.Errorf("dropped: %+v", w.dropped)
 		}
-	})
-}
-
-// A pod that is written back to life by its provider is stopped again.
-func TestBrokenPromise(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.cfg.Relist = 10 * time.Second
-		w.run()
-		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
-		w.backend.Finish(pod.UID, 0)
-		pass(time.Second)
-		w.expectPhase("a", corev1.PodSucceeded)
-		w.backend.Lose(pod.UID)
-		w.backend.Plant(pod)
-		pass(time.Minute)
-		w.expectPhase("a", corev1.PodSucceeded)
-		if w.backend.Running(pod.UID) {
-			t.Error("it runs")
-		}
-	})
-}
-
-// A provider without container statuses says the phase itself.
-func TestTrustPhase(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.wrap, w.cfg.Policy.TrustPhase = simple, true
-		w.run()
-		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
-		w.backend.Edit(pod.UID, func(s *corev1.PodStatus) { *s = corev1.PodStatus{Phase: corev1.PodRunning} })
-		pass(15 * time.Second)
-		w.expectPhase("a", corev1.PodRunning)
-		w.backend.Edit(pod.UID, func(s *corev1.PodStatus) { s.Phase = corev1.PodFailed })
-		pass(15 * time.Second)
-		w.expectPhase("a", corev1.PodFailed)
 	})
 }

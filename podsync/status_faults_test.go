@@ -296,19 +296,6 @@ func TestAWriteElsewhereEndsNoBackoff(t *testing.T) {
 	})
 }
 
-func TestPodsAreTriedAgainWhenTheBackendIsBack(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.cfg.Relist = 10 * time.Second
-		w.run()
-		remove := w.backend.Inject(podsynctest.Fault{Err: errDown})
-		w.bind(newPod("a"))
-		pass(2 * time.Hour)
-		remove()
-		pass(45 * time.Second)
-		w.expectPhase("a", corev1.PodRunning)
-	})
-}
-
 // A report that came during Start, and is older than its result, did not count
 // against it until the next List, two minutes later.
 func TestAReportDuringStartDoesNotHideItsResult(t *testing.T) {
@@ -370,16 +357,6 @@ func TestALongEventIsCut(t *testing.T) {
 				t.Errorf("a note of %d bytes", len(note))
 			}
 		}
-	})
-}
-
-func TestMirrorPodsAreLeftAlone(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.run()
-		w.bind(newPod("static", func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"} }))
-		pass(time.Hour)
-		w.expectCalls()
-		w.expectRequests(0, 0, 0)
 	})
 }
 
