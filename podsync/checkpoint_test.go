@@ -395,8 +395,6 @@ func TestARemoveThatHangsHoldsUpNoList(t *testing.T) {
 		w.backend.Lose(gone.UID)
 		apitest.Remove[*corev1.Pod](w.server, "default", "gone")
 		r.setHang(true)
-		var errs []error
-		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
 		w.start()
 		pass(30 * time.Second)
 		w.backend.Lose(lost.UID)
@@ -407,10 +405,8 @@ func TestARemoveThatHangsHoldsUpNoList(t *testing.T) {
 		if err := w.c.CheckProvider(t.Context(), node); err != nil {
 			t.Error(err)
 		}
-		if !slices.ContainsFunc(errs, func(err error) bool {
-			return strings.Contains(err.Error(), "remove the record of pod "+string(gone.UID))
-		}) {
-			t.Errorf("errors %v", errs)
+		if told := w.told(); !slices.ContainsFunc(told, func(err string) bool { return strings.Contains(err, "remove the record of pod "+string(gone.UID)) }) {
+			t.Errorf("errors %q", told)
 		}
 		r.setHang(false)
 		pass(time.Minute)

@@ -346,16 +346,10 @@ func TestGatesThatHangDelayNoOtherNode(t *testing.T) {
 		var (
 			mu       sync.Mutex
 			hangs    bool
-			errs     []error
 			underWay = map[string]int{}
 			release  = make(chan struct{})
 		)
 		w.cfg = podsync.Config{Informer: w.informer("", nil), Fleet: true, Relist: 10 * time.Second}
-		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
-			mu.Lock()
-			defer mu.Unlock()
-			errs = append(errs, err)
-		}
 		w.cfg.Gate = func(_ context.Context, name string) error {
 			mu.Lock()
 			if underWay[name]++; underWay[name] > 1 {
@@ -394,10 +388,10 @@ func TestGatesThatHangDelayNoOtherNode(t *testing.T) {
 		if n := len(w.backend.Calls(podsync.OpStart)); n != sick+well+1 {
 			t.Errorf("%d calls of Start, want one of each pod, and one more of the pod that is lost", n)
 		}
-		mu.Lock()
-		if len(errs) != 1 || !strings.Contains(errs[0].Error(), "gate of node") {
-			t.Errorf("errors %v, want one of a gate", errs)
+		if told := w.told(); len(told) != 1 || !strings.Contains(told[0], "gate of node") {
+			t.Errorf("errors %q, want one of a gate", told)
 		}
+		mu.Lock()
 		hangs = false
 		mu.Unlock()
 		close(release)
@@ -735,8 +729,7 @@ func TestASlowStartKeepsItsNameOverAClosedGate(t *testing.T) {
 func TestWhatWasSaidBeforeTheGateClosedStopsNoOrphan(t *testing.T) {
 	const pods = 8
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		var log lines
-		w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
+		log := w.logs()
 		closed := w.gated()
 		w.cfg.Relist = 10 * time.Second
 		var orphans []*corev1.Pod

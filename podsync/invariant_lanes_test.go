@@ -13,7 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2/textlogger"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/statuserr"
@@ -200,8 +199,7 @@ func TestOneStuckCallDelaysNobody(t *testing.T) {
 // A call that does not return is told once. One that takes long, but less, is not.
 func TestACallThatDoesNotReturnIsTold(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		var log strings.Builder
-		w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
+		log := w.logs()
 		r := &recorder{t: t}
 		w.cfg.EventRecorder = r
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Name: "hangs", HangOn: true})

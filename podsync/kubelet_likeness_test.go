@@ -185,8 +185,7 @@ func TestHostAddressesMayPanic(t *testing.T) {
 
 func TestFieldsThatAreLeftOutAreLogged(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		var log strings.Builder
-		w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(2)))
+		log := w.logs(textlogger.Verbosity(2))
 		w.run()
 		pod := w.bind(newPod("a"))
 		pass(time.Minute)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,8 +32,6 @@ func onNode(name string) func(*corev1.Pod) {
 func TestInstancesOfAnotherNodeAreNeverTouched(t *testing.T) {
 	for _, hides := range []bool{false, true} {
 		bubble(t, podsynctest.Options{HidesNode: hides}, func(w *world) {
-			var errs []error
-			w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
 			w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
 			for i := range 4 {
 				w.backend.Plant(w.bind(newPod(fmt.Sprint("other", i), onNode("n2"))))
@@ -56,8 +53,8 @@ func TestInstancesOfAnotherNodeAreNeverTouched(t *testing.T) {
 			if hides {
 				want = 4
 			}
-			if kept != want || len(errs) != want {
-				t.Errorf("reported %d times, %d errors, want %d: %v", kept, len(errs), want, errs)
+			if told := w.told(); kept != want || len(told) != want {
+				t.Errorf("reported %d times, %d errors, want %d: %q", kept, len(told), want, told)
 			}
 			for ref, info := range w.c.All() {
 				if ref.Name != "a" && info.Stage != podsync.StageOrphaned {
@@ -104,13 +101,6 @@ func TestAPodThatWaitsForAnOrphanSaysWhy(t *testing.T) {
 		w.cfg.EventRecorder = recorder
 		w.cfg.Relist = 10 * time.Second
 		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "pods"}, Status: statuserr.Unavailable(0)})
-		var mu sync.Mutex
-		var errs []error
-		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
-			mu.Lock()
-			defer mu.Unlock()
-			errs = append(errs, err)
-		}
 		w.plant(1)
 		pod := w.bind(newPod("orphan0"))
 		w.run()
@@ -121,10 +111,8 @@ func TestAPodThatWaitsForAnOrphanSaysWhy(t *testing.T) {
 		if status := w.pod("orphan0").Status; status.Phase != corev1.PodPending || status.Reason != "NameTaken" || !strings.Contains(status.Message, "has not confirmed") {
 			t.Errorf("%s %s %q", status.Phase, status.Reason, status.Message)
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		if len(errs) != 1 || !strings.Contains(errs[0].Error(), "look for pod default/orphan0") {
-			t.Errorf("errors %v, want one", errs)
+		if told := w.told(); len(told) != 1 || !strings.Contains(told[0], "look for pod default/orphan0") {
+			t.Errorf("errors %q, want one", told)
 		}
 		n := 0
 		for _, e := range recorder.take() {
@@ -144,8 +132,6 @@ func TestAnEmptyListStopsNothingAtOnce(t *testing.T) {
 	for _, n := range []int{2, 50} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			bubble(t, podsynctest.Options{}, func(w *world) {
-				var errs []error
-				w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
 				w.run()
 				for i := range n {
 					w.bind(newPod(fmt.Sprint("p", i)))
@@ -157,8 +143,8 @@ func TestAnEmptyListStopsNothingAtOnce(t *testing.T) {
 				if w.callsOf(podsync.OpStop) != 0 {
 					t.Fatalf("%d pods were stopped", w.callsOf(podsync.OpStop))
 				}
-				if len(errs) == 0 || !strings.Contains(errs[len(errs)-1].Error(), "run on for 10m") {
-					t.Errorf("errors %v", errs)
+				if told := w.told(); len(told) == 0 || !strings.Contains(told[len(told)-1], "run on for 10m") {
+					t.Errorf("errors %q", told)
 				}
 				w.expectPatches(0)
 				back()

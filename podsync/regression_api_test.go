@@ -4,12 +4,10 @@
 package podsync_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -90,20 +88,13 @@ func TestConflictDuringShutdown(t *testing.T) {
 // Writes that shutdown cuts short were reported as errors.
 func TestShutdownIsNoError(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		var mu sync.Mutex
-		var told []string
-		w.cfg.ErrorHandler = func(_ context.Context, err error, msg string) {
-			mu.Lock()
-			defer mu.Unlock()
-			told = append(told, msg+": "+err.Error())
-		}
 		w.run()
 		w.server.Inject(apitest.Fault{Match: patches, Latency: 5 * time.Second})
 		w.bind(newPod("a"))
 		pass(time.Second)
 		w.stop()
-		if len(told) > 0 {
-			t.Errorf("told %q", told)
+		if told := w.told(); len(told) > 0 {
+			t.Errorf("errors %q", told)
 		}
 	})
 }

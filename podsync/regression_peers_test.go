@@ -167,13 +167,7 @@ func TestTheOnlyContainerMayHaveAnotherNameInAReport(t *testing.T) {
 func TestAnInformerThatIsRefusedIsVisible(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		var mu sync.Mutex
-		var told []time.Time
 		failures := 0
-		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
-			mu.Lock()
-			defer mu.Unlock()
-			told = append(told, time.Now())
-		}
 		w.cfg.Hooks.APICall = func(call podsync.APICall) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -194,8 +188,8 @@ func TestAnInformerThatIsRefusedIsVisible(t *testing.T) {
 			t.Errorf("after hours without permissions: %v", err)
 		}
 		mu.Lock()
-		if failures < 100 || len(told) != 1 {
-			t.Errorf("%d failures in the hook, reported at %v", failures, told)
+		if told := w.told(); failures < 100 || len(told) != 1 {
+			t.Errorf("%d failures in the hook, errors %q", failures, told)
 		}
 		mu.Unlock()
 		allow()

@@ -25,8 +25,7 @@ import (
 // After a restart one line says which pods were found, and which are missing.
 func TestARestartLogsWhatItFound(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		var log strings.Builder
-		w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
+		log := w.logs()
 		const says = "Found the pods of an earlier process"
 		w.run()
 		kept, lost := w.bind(newPod("kept")), w.bind(newPod("lost"))
@@ -38,7 +37,7 @@ func TestARestartLogsWhatItFound(t *testing.T) {
 		if strings.Contains(log.String(), says) {
 			t.Errorf("there was no earlier process:\n%s", log.String())
 		}
-		log.Reset()
+		log = w.logs()
 		w.backend.Lose(lost.UID)
 		w.backend.Lose(done.UID) // it had ended
 		w.backend.Plant(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "orphan", UID: "1-2-3"}, Spec: newPod("orphan").Spec})
@@ -64,8 +63,7 @@ func TestARestartLogsWhatItFound(t *testing.T) {
 // The line of a node with many pods has how many were found, and the names of fifty.
 func TestTheLineOfARestartIsBounded(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		var log strings.Builder
-		w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
+		log := w.logs()
 		for i := range 60 {
 			pod := w.bind(newPod(fmt.Sprintf("pod-%02d", i)))
 			w.backend.Plant(pod)
@@ -84,8 +82,7 @@ func TestTheLineOfARestartIsBounded(t *testing.T) {
 // At V2 an operator reads that a pod runs, that it ends and that it has stopped, and nothing between.
 func TestTheStagesThatAnOperatorReads(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		var log strings.Builder
-		w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(2)))
+		log := w.logs(textlogger.Verbosity(2))
 		w.run()
 		w.bind(newPod("a"))
 		pass(time.Minute)

@@ -4,10 +4,8 @@
 package podsync_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,7 +109,6 @@ func TestTheFirstDeleteMeetsARestore(t *testing.T) {
 // another version is repeated after a look, and after three of them any version is deleted.
 func TestTheFirstDeleteMeetsAnotherClient(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { t.Errorf("a lost race is reported: %v", err) }
 		w.run()
 		w.bind(newPod("a"))
 		pass(5 * time.Second)
@@ -128,24 +125,25 @@ func TestTheFirstDeleteMeetsAnotherClient(t *testing.T) {
 		pass(20 * time.Second)
 		w.expectGone("a")
 		w.expectRequests(2, 4, 3)
+		if told := w.told(); len(told) > 0 {
+			t.Errorf("a lost race is reported: %q", told)
+		}
 	})
 }
 
 // A conflict with nobody, as of an API server that answers each write so, is reported.
 func TestAConflictWithoutARivalIsReported(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		var errs atomic.Int32
-		w.cfg.ErrorHandler = func(context.Context, error, string) { errs.Add(1) }
 		w.run()
 		w.server.Inject(apitest.Fault{Match: patches, Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "no")})
 		w.bind(newPod("a"))
 		pass(5 * time.Second)
-		if n := errs.Load(); n != 0 {
-			t.Errorf("%d errors for the first conflicts", n)
+		if told := w.told(); len(told) != 0 {
+			t.Errorf("errors for the first conflicts: %q", told)
 		}
 		pass(5 * time.Minute)
-		if n := errs.Load(); n != 1 {
-			t.Errorf("%d errors", n)
+		if told := w.told(); len(told) != 1 {
+			t.Errorf("errors %q", told)
 		}
 	})
 }

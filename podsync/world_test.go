@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/testmain"
@@ -59,6 +61,23 @@ type world struct {
 	began   time.Time
 	dropped []podsync.Dropped
 	masses  []int // how many orphans were held back, in each call of the hook
+
+	mu     sync.Mutex
+	errors []string
+}
+
+// told returns the errors that the controllers have reported.
+func (w *world) told() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.errors)
+}
+
+// logs returns what the controllers will log.
+func (w *world) logs(options ...textlogger.ConfigOption) *lines {
+	log := &lines{}
+	w.logger = textlogger.NewLogger(textlogger.NewConfig(append(options, textlogger.Output(log))...))
+	return log
 }
 
 // simple hides all capabilities.
@@ -145,6 +164,13 @@ func (w *world) start() {
 	}
 	cfg.Hooks.Dropped = func(d podsync.Dropped) { w.dropped = append(w.dropped, d) }
 	cfg.Hooks.MassOrphans = func(m podsync.MassOrphans) { w.masses = append(w.masses, len(m.Refs)) }
+	if cfg.ErrorHandler == nil {
+		cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.errors = append(w.errors, err.Error())
+		}
+	}
 	c, err := podsync.New(cfg)
 	if err != nil {
 		w.t.Fatal(err)
