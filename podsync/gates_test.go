@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
@@ -163,4 +164,24 @@ func TestWhichGatesAreAsked(t *testing.T) {
 			t.Errorf("step %d: asked %q, one is closed: %v, and %d are", i, got, closed, c.gates.closed)
 		}
 	}
+}
+
+// A gate that said no is asked again each second, until Run is to return.
+func TestAGateThatSaidNoIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		c := atRest(t, func(cfg *Config) {
+			cfg.Gate = func(context.Context, string) error {
+				asked++
+				return errFailed
+			}
+		})
+		c.gates.get("n")
+		ctx, cancel := context.WithTimeout(c.run.callCtx, 10*gateRetry-1)
+		defer cancel()
+		c.gates.run(ctx)
+		if asked != 11 { // twice at once: its first answer is news
+			t.Errorf("it was asked %d times in ten seconds", asked)
+		}
+	})
 }
