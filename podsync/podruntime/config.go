@@ -46,7 +46,8 @@ type Config struct {
 	Root string
 	// Required. Environment resolves environment variables and volumes.
 	Environment *podenv.Resolver
-	// Required. HostIPs are the addresses of the node, the primary one first. They
+	// Required. HostIPs are the addresses of the node, the primary one first, and at most one of each
+	// IP family. They
 	// are also the addresses of pods that use the host's network, and of all pods if
 	// the Runtime is not a Sandboxer.
 	HostIPs []string
@@ -130,9 +131,17 @@ func (cfg *Config) complete() error {
 	if len(cfg.HostIPs) == 0 {
 		problems = append(problems, field.Required(field.NewPath("HostIPs"), "the addresses of the node"))
 	}
+	families := map[bool]bool{}
 	for i, ip := range cfg.HostIPs {
-		if net.ParseIP(ip) == nil {
-			problems = append(problems, field.Invalid(field.NewPath("HostIPs").Index(i), ip, "must be an IP address"))
+		address := net.ParseIP(ip)
+		isV4 := address.To4() != nil
+		switch at := field.NewPath("HostIPs").Index(i); {
+		case address == nil:
+			problems = append(problems, field.Invalid(at, ip, "must be an IP address"))
+		case families[isV4]: // the API server would refuse each status
+			problems = append(problems, field.Invalid(at, ip, "must be the only address of its IP family"))
+		default:
+			families[isV4] = true
 		}
 	}
 	relist := DefaultRelist

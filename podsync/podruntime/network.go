@@ -5,11 +5,33 @@ package podruntime
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
+
+// onePerFamily returns the first address of each IP family, in their order, as the API and the kubelet
+// have it: a network plugin may give a sandbox several. What is no address is left out.
+func onePerFamily(ips []string) (list []string) {
+	var has [2]bool
+	for _, ip := range ips {
+		address, err := netip.ParseAddr(ip)
+		if err != nil || address.Zone() != "" {
+			continue
+		}
+		family := 0
+		if address.Unmap().Is6() {
+			family = 1
+		}
+		if !has[family] {
+			list = append(list, ip)
+		}
+		has[family] = true
+	}
+	return list
+}
 
 // ClusterDNS is the input for the resolv.conf of pods.
 type ClusterDNS struct {

@@ -26,6 +26,7 @@ type node struct {
 	caps    capabilities
 	gate    gate
 	room    *room
+	bound   bool            // the containers end with the process
 	wg      sync.WaitGroup  // the goroutines of Run and of the pods
 	report  func(types.UID) // makes Watch report a pod
 	checked func(error)     // of tests; nil: no invariant is checked

@@ -53,6 +53,7 @@ type pod struct {
 	unseen     bool         // this process found the pod, and the Runtime has not listed it since
 	containers []*container // init, regular, ephemeral
 	sandbox    *Sandbox     // nil: none
+	vanished   bool         // neither a sandbox nor a container is listed
 	removing   map[ContainerID]bool
 
 	// The volumes of plugins.
@@ -245,7 +246,7 @@ func (p *pod) list() error {
 // take updates the pod from what the Runtime lists of it.
 func (p *pod) take(l listing) {
 	p.stale, p.unseen = false, false
-	p.sandbox = l.sandbox
+	p.sandbox, p.vanished = l.sandbox, l.sandbox == nil && len(l.runs) == 0
 	own := map[string][]Container{}
 	for _, run := range l.runs {
 		own[run.ID.Name] = append(own[run.ID.Name], run)
@@ -281,6 +282,10 @@ func (p *pod) world() core.World {
 	case p.sandboxBusy:
 		w.Sandbox = core.SandboxBusy
 	case p.sandbox != nil && !p.sandbox.Ready:
+		w.Sandbox = core.SandboxLost
+	case p.node.caps.sandboxer != nil && p.vanished && !p.node.bound && p.spec.Spec.RestartPolicy != corev1.RestartPolicyNever:
+		// What has run in the sandbox says that there was one. A pod that is never restarted keeps the
+		// results of its containers instead.
 		w.Sandbox = core.SandboxLost
 	case p.node.caps.sandboxer != nil && p.sandbox == nil || p.plugins && !p.mounted:
 		w.Sandbox = core.SandboxUnset
@@ -385,7 +390,9 @@ func (p *pod) restart(rule bool) error {
 		case !rule && c.kind == core.Regular && c.m.Over(&p.spec.Spec):
 			past.Kept[c.Name] = c.m.Attempt
 		default:
-			past.Runs[c.Name] = c.m.Attempt
+			if last := c.m.LastBegun(); last >= 0 {
+				past.Runs[c.Name] = last
+			}
 		}
 	}
 	if err := record.Write(filepath.Join(p.dir, "past.json"), past); err != nil {
@@ -566,7 +573,7 @@ func (p *pod) addresses() podenv.Addresses {
 		a.PodIPs = a.HostIPs
 	case p.sandbox == nil:
 	case len(p.sandbox.IPs) > 0:
-		a.PodIPs = p.sandbox.IPs
+		a.PodIPs = onePerFamily(p.sandbox.IPs)
 	case p.sandbox.Ready || p.spec.Spec.HostNetwork:
 		a.PodIPs = a.HostIPs
 	}

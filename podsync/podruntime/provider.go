@@ -34,9 +34,8 @@ var (
 // until Run has found the pods of the last process.
 type Provider struct {
 	*node
-	dirs  store
-	once  lifecycle.Once
-	bound bool // the containers end with the process
+	dirs store
+	once lifecycle.Once
 
 	ctx    context.Context // of Run, set before loaded is closed
 	loaded chan struct{}   // closed when pods is complete

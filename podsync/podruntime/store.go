@@ -201,8 +201,10 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 			_ = removeTree(draft)
 		}
 	}()
-	if err := os.MkdirAll(draft, 0o700); err != nil { // with the directory of all pods, which may be removed while it is empty
-		return "", err
+	for _, dir := range []string{draft, s.pods()} { // an administrator may remove the directory of all pods while it is empty
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return "", err
+		}
 	}
 	if err := errors.Join(spareStop(draft), prepare(draft)); err != nil {
 		return "", err

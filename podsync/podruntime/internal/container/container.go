@@ -165,6 +165,15 @@ func (c *Container) endedWithProcess() bool {
 // Gone reports whether the newest run was last seen running and is no longer listed.
 func (c *Container) Gone() bool { return c.Record.End != End{} && !c.Record.End.Seen }
 
+// LastBegun returns the newest run that has begun, or -1. If the start of the newest one has failed, or
+// was cut off, the next start is that of the same run.
+func (c *Container) LastBegun() int {
+	if c.Record.Ran.IsZero() {
+		return c.Attempt - 1
+	}
+	return c.Attempt
+}
+
 // Over reports whether the container has ended and is never started again.
 func (c *Container) Over(pod *corev1.PodSpec) bool {
 	v := c.view()
@@ -694,6 +703,8 @@ func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p Plan) {
 			}
 		case !ready && !initialized:
 			all++ // not done, at any rate
+			// No sidecar before it can help.
+			p.Finished = p.Finished || v.kind == Init && v.over(pod) && v.exit != 0
 		case v.kind == Sidecar:
 			start(i)
 			ready = v.started
