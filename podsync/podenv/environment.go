@@ -125,6 +125,7 @@ type builder struct {
 	own         map[string]int  // name to the last definition in vars
 	late        map[string]bool // names whose last definition waits for an address
 	files       map[filePath]*sourceFile
+	copied      *corev1.Pod // for Config.ReadFile
 	errs        []error
 }
 
@@ -374,7 +375,10 @@ func (b *builder) file(ctx context.Context, ref *corev1.FileKeySelector) *source
 		return f
 	}
 	f.read = true
-	data, err := b.p.resolver.cfg.ReadFile(ctx, b.p.pod.DeepCopy(), ref.VolumeName, ref.Path)
+	if b.copied == nil {
+		b.copied = b.p.pod.DeepCopy() // once, because the pod may name thousands of files
+	}
+	data, err := b.p.resolver.cfg.ReadFile(ctx, b.copied, ref.VolumeName, ref.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		f.err = ErrMissing

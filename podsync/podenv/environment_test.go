@@ -4,6 +4,7 @@
 package podenv
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -374,6 +375,28 @@ func (p panicking) ConfigMaps(namespace string) corev1client.ConfigMapInterface 
 		panic("out of range")
 	}
 	return p.ConfigMapsGetter.ConfigMaps(namespace)
+}
+
+// TestManyFilesAreReadInLinearTime: each read copied the pod, and a user may name thousands of files.
+func TestManyFilesAreReadInLinearTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the race detector, which runs with -short, changes what a call costs")
+	}
+	lineartest.Check(t, 1000, func(n int) func() {
+		w := newWorld(t, func(c *Config) {
+			c.ReadFile = func(context.Context, *corev1.Pod, string, string) ([]byte, error) { return []byte("K='v'"), nil }
+		})
+		var c corev1.Container
+		for i := range n {
+			c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprint("V", i), ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "v", Path: fmt.Sprint(i), Key: "K"}}})
+		}
+		p := w.pod(podOf(c))
+		return func() {
+			if _, err := p.Container(t.Context(), "app", Addresses{}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // TestManyContainersAreFoundInLinearTime: each container of a pod is prepared, and a user may make thousands.

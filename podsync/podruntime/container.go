@@ -289,6 +289,28 @@ type launch struct {
 	grow      bool // the pod as a whole must grow first
 }
 
+// maxLaunches is the number of containers of one pod that are launched at once. Each launch copies the
+// pod, and a tenant can give it thousands of containers.
+const maxLaunches = 32
+
+// launch pulls the image, reads what the run needs, and starts it.
+func (l *launch) launch(ctx context.Context) error {
+	l.spec = l.pod.labelled(l.spec)
+	if err := l.pull(ctx); err != nil {
+		return err
+	}
+	env, err := l.resolve(ctx) // which may wait for the API server, and takes no place of a start in the meantime
+	if err != nil {
+		return err
+	}
+	gate := &l.pod.node.gate
+	if err := gate.enter(ctx, ticket{created: l.spec.CreationTimestamp.Time, begun: l.sandbox != nil}); err != nil {
+		return err
+	}
+	defer gate.leave()
+	return l.run(ctx, env)
+}
+
 // pull makes sure that the image is there.
 func (l *launch) pull(ctx context.Context) error {
 	puller := l.pod.node.caps.puller
@@ -463,20 +485,13 @@ func (c *container) start() {
 	if old := c.m.Attempt - 2; old >= 0 { // prune removes the record only with a listed run
 		_ = os.Remove(runFile(c.pod.dir, c.Name, old)) // else the next process removes it
 	}
-	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.labelled(), id: c.id(c.m.Attempt), rec: c.m.Record, sandbox: c.pod.sandbox, addresses: c.pod.addresses(), grow: c.pod.mustGrow()}
+	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.spec, id: c.id(c.m.Attempt), rec: c.m.Record, sandbox: c.pod.sandbox, addresses: c.pod.addresses(), grow: c.pod.mustGrow()}
 	ctx := c.pod.starting
 	c.pod.node.wg.Go(func() {
-		err := l.pull(ctx)
-		var env podenv.Environment
-		if err == nil { // which may wait for the API server, and takes no place in the meantime
-			env, err = l.resolve(ctx)
-		}
+		err := c.pod.launches.enter(ctx, ticket{})
 		if err == nil {
-			err = c.pod.node.gate.enter(ctx, ticket{created: l.spec.CreationTimestamp.Time, begun: l.sandbox != nil})
-		}
-		if err == nil {
-			err = l.run(ctx, env)
-			c.pod.node.gate.leave()
+			err = l.launch(ctx)
+			c.pod.launches.leave()
 		}
 		c.pod.do(func() {
 			c.pod.stale = true

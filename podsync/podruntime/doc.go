@@ -63,7 +63,8 @@
 // The methods of Provider may be called from any goroutine. Each pod has one goroutine
 // that lists its containers and decides. Calls of the Runtime that may take long run in
 // other goroutines. A pod waits for other pods only if Config.MaxStarts containers are
-// already starting. Image pulls do not count.
+// already starting. Image pulls do not count. At most 32 containers of one pod are pulled and started
+// at once.
 //
 // # Failure modes
 //

@@ -6,6 +6,7 @@ package podruntime
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/lineartest"
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
 // largePod returns a pod of n containers, each with a request, a limit, a host port and a resource
@@ -72,6 +74,41 @@ func TestDecisionsAboutALargePodAreLinear(t *testing.T) {
 					t.Error(why)
 				}
 			}
+		},
+		"the mounts of a container": func(n int) func() {
+			pod, c, dir := largePod("a", 1), &corev1.Container{}, t.TempDir()
+			for i := range n {
+				name := fmt.Sprint("v", i)
+				pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+				c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
+			}
+			return func() {
+				if _, err := mountsOf(pod, c, &podenv.Environment{}, dir, false); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+		"a subPathExpr": func(n int) func() {
+			pod, env, dir := largePod("a", 1), &podenv.Environment{}, t.TempDir()
+			pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}}}
+			for i := range n {
+				env.Vars = append(env.Vars, podenv.Var{Name: fmt.Sprintf("V%06d", i)})
+			}
+			last := "$(" + env.Vars[len(env.Vars)-1].Name + ")"
+			c := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPathExpr: strings.Repeat(last, n)}}}
+			return func() {
+				if _, err := mountsOf(pod, c, env, dir, false); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+		"the options of a resolv.conf": func(n int) func() {
+			pod := largePod("a", 1)
+			pod.Spec.DNSConfig = &corev1.PodDNSConfig{}
+			for i := range n {
+				pod.Spec.DNSConfig.Options = append(pod.Spec.DNSConfig.Options, corev1.PodDNSConfigOption{Name: fmt.Sprint("o", i)})
+			}
+			return func() { dnsOf(pod, ClusterDNS{}) }
 		},
 		"a spec and a list": func(n int) func() {
 			spec := largePod("a", n)

@@ -84,20 +84,32 @@ func dnsOf(pod *corev1.Pod, cluster ClusterDNS) DNS {
 		d.Servers = append(d.Servers, c.Nameservers...)
 		d.Searches = append(d.Searches, c.Searches...)
 		for _, o := range c.Options {
-			d.Options = slices.DeleteFunc(d.Options, func(old string) bool {
-				name, _, _ := strings.Cut(old, ":")
-				return name == o.Name
-			})
 			if o.Value == nil || *o.Value == "" {
 				d.Options = append(d.Options, o.Name)
 			} else {
 				d.Options = append(d.Options, o.Name+":"+*o.Value)
 			}
 		}
+		d.Options = lastOfEach(d.Options)
 	}
 	d.Servers = limit(unique(d.Servers), maxNameservers)
 	d.Searches = limit(unique(d.Searches), maxSearches)
 	return d
+}
+
+// lastOfEach returns the options of a resolv.conf without those that a later one of the same name
+// replaces.
+func lastOfEach(options []string) (list []string) {
+	seen := map[string]bool{}
+	for _, o := range slices.Backward(options) {
+		name, _, _ := strings.Cut(o, ":")
+		if !seen[name] {
+			list = append(list, o)
+		}
+		seen[name] = true
+	}
+	slices.Reverse(list)
+	return list
 }
 
 func limit(list []string, n int) []string { return list[:min(n, len(list))] }

@@ -78,6 +78,7 @@ type pod struct {
 	deadline    *time.Time // not nil: the pod is being stopped
 	unkept      bool       // the deadline is not on the disk
 	stopped     bool       // nothing runs, and nothing will
+	launches    gate       // of its containers
 	starting    context.Context
 	endStarting context.CancelFunc // ends starts under way
 
@@ -121,7 +122,7 @@ func (n *node) load(ctx context.Context, dir string) (*pod, error) {
 		inbox: newInbox(), node: n, ref: podsync.RefOf(rec.Pod), desired: rec.Pod, spec: rec.InForce, dir: dir, accepted: rec.Accepted,
 		done: make(chan struct{}), stale: true,
 		removing: map[ContainerID]bool{}, refreshDue: map[string]time.Time{}, unfresh: map[string]bool{},
-		reports: reports{groups: &n.groups},
+		reports: reports{groups: &n.groups}, launches: gate{free: maxLaunches},
 	}
 	pod.ctx, pod.end = context.WithCancel(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(rec.Pod), "uid", rec.Pod.UID)))
 	pod.starting, pod.endStarting = context.WithCancel(pod.ctx)
@@ -521,18 +522,18 @@ func (p *pod) lasting() (context.Context, context.CancelFunc) {
 	return ctx, func() { forget(); cancel() }
 }
 
-// labelled returns the spec in force with the newest labels and annotations, which change
+// labelled returns a spec of the pod with the newest labels and annotations, which change
 // without an Update.
-func (p *pod) labelled() *corev1.Pod {
+func (p *pod) labelled(spec *corev1.Pod) *corev1.Pod {
 	if p.node.cfg.Pod == nil {
-		return p.spec
+		return spec
 	}
 	var newest *corev1.Pod
 	_ = p.node.panics.contain(p.ctx, "Config.Pod", func() error { newest = p.node.cfg.Pod(p.ref); return nil })
-	if newest == nil || newest.UID != p.spec.UID || maps.Equal(newest.Labels, p.spec.Labels) && maps.Equal(newest.Annotations, p.spec.Annotations) {
-		return p.spec
+	if newest == nil || newest.UID != spec.UID || maps.Equal(newest.Labels, spec.Labels) && maps.Equal(newest.Annotations, spec.Annotations) {
+		return spec
 	}
-	spec := p.spec.DeepCopy()
+	spec = spec.DeepCopy()
 	spec.Labels, spec.Annotations = maps.Clone(newest.Labels), maps.Clone(newest.Annotations)
 	return spec
 }

@@ -826,6 +826,44 @@ func TestAPodWithoutASandboxIsTornDownToo(t *testing.T) {
 	})
 }
 
+// TestFewContainersOfAPodAreLaunchedAtOnce: each has a copy of the pod, so a pod with thousands of
+// containers and a slow registry took the memory of the node.
+func TestFewContainersOfAPodAreLaunchedAtOnce(t *testing.T) {
+	inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
+		var mu sync.Mutex
+		pulls, most := 0, 0
+		count := func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			pulls += n
+			most = max(most, pulls)
+		}
+		w.link.setBefore(func(op string) error {
+			if op == "Pull" {
+				count(1)
+				time.Sleep(time.Second)
+				count(-1)
+			}
+			return nil
+		})
+		pod := podOf(corev1.RestartPolicyAlways)
+		for i := range 100 {
+			pod.Spec.Containers = append(pod.Spec.Containers, command(fmt.Sprint("c", i), "forever"))
+		}
+		ref := w.start(pod)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if most != 32 {
+			t.Errorf("%d images were pulled at once", most)
+		}
+		for _, c := range w.state(ref).Status.ContainerStatuses {
+			if c.State.Running == nil || c.RestartCount > 0 {
+				t.Errorf("%+v", c)
+			}
+		}
+	})
+}
+
 // Who waits for a registry holds up no other pod.
 func TestAPullTakesNoPlaceOfAStart(t *testing.T) {
 	inWorldWith(t, func(w *world) {

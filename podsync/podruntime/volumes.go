@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -452,13 +453,23 @@ func dropVersions(volume, keep string) error {
 // bind, a subPath is mounted below dir if this process may mount; see bindBelow.
 func mountsOf(pod *corev1.Pod, c *corev1.Container, env *podenv.Environment, dir string, bind bool) ([]Mount, error) {
 	var mounts []Mount
+	volumes := make(map[string]*corev1.Volume, len(pod.Spec.Volumes))
+	for i := range pod.Spec.Volumes {
+		volumes[pod.Spec.Volumes[i].Name] = &pod.Spec.Volumes[i]
+	}
+	vars := sync.OnceValue(func() map[string]string {
+		vars := make(map[string]string, len(env.Vars))
+		for _, v := range env.Vars {
+			vars[v.Name] = v.Value
+		}
+		return vars
+	})
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
-		at := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
-		if at < 0 {
+		v := volumes[m.Name]
+		if v == nil {
 			return nil, fmt.Errorf("volumeMounts[%d]: the pod has no volume %s", i, m.Name)
 		}
-		v := &pod.Spec.Volumes[at]
 		path := volumePath(dir, m.Name)
 		switch {
 		case v.HostPath != nil:
@@ -466,7 +477,7 @@ func mountsOf(pod *corev1.Pod, c *corev1.Container, env *podenv.Environment, dir
 		case podenv.IsData(v):
 			path = dataPath(dir, v)
 		}
-		sub, err := subPathOf(m, env)
+		sub, err := subPathOf(m, vars)
 		if err != nil {
 			return nil, fmt.Errorf("volume %s: %w", m.Name, err)
 		}
@@ -539,8 +550,9 @@ func pin(path, target string) error {
 // in limits.h, but makes one directory by directory; and variables can repeat in a subPathExpr.
 const maxSubPath = 4096
 
-// subPathOf returns the path in a volume that is mounted; empty for the volume.
-func subPathOf(m *corev1.VolumeMount, env *podenv.Environment) (string, error) {
+// subPathOf returns the path in a volume that is mounted; empty for the volume. vars returns the
+// variables of the container.
+func subPathOf(m *corev1.VolumeMount, vars func() map[string]string) (string, error) {
 	sub := m.SubPath
 	left := maxSubPath // for variables; negative if they need more
 	if m.SubPathExpr != "" {
@@ -549,7 +561,7 @@ func subPathOf(m *corev1.VolumeMount, env *podenv.Environment) (string, error) {
 			if left < 0 {
 				return "", true
 			}
-			value, ok := env.Lookup(name)
+			value, ok := vars()[name]
 			if left -= len(value); left < 0 {
 				return "", true
 			}
@@ -772,7 +784,7 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 	at := slices.IndexFunc(p.spec.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
 	v, spec, ctx := &p.spec.Spec.Volumes[at], p.spec, p.starting
 	if hasFields(v) {
-		spec = p.labelled()
+		spec = p.labelled(spec)
 	}
 	p.refreshing = true
 	p.node.wg.Go(func() {
