@@ -144,6 +144,10 @@ func (r *reviews[A]) resolve(ctx context.Context, key questionKey, q *question[A
 	close(q.done)
 }
 
+// errAnswer is the error of an empty answer: the API server returns the question with its answer, so it
+// is that of a proxy.
+var errAnswer = errors.New("the answer is empty, and not one of the API server")
+
 var errBusy = errors.New("too many other reviews are open")
 
 // retry waits for a place and then asks, up to four times if the error is a passing one.
@@ -187,6 +191,9 @@ func newTokens(cfg *Config) authenticator.Token {
 			review, err := client.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 			if err != nil {
 				return status, 0, err
+			}
+			if s := &review.Status; !s.Authenticated && s.Error == "" && review.Spec.Token != token {
+				return status, 0, errAnswer
 			}
 			if review.Status.Authenticated || review.Status.Error == "" {
 				ttl = tokenTTL
@@ -236,6 +243,9 @@ func newAuthorizer(cfg *Config) authorizer.Authorizer {
 			review, err := client.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 			if err != nil {
 				return false, 0, err
+			}
+			if s := &review.Status; !s.Allowed && !s.Denied && s.Reason == "" && s.EvaluationError == "" && review.Spec.User != spec.User {
+				return false, 0, errAnswer
 			}
 			if review.Status.Allowed && !review.Status.Denied {
 				return true, allowTTL, nil

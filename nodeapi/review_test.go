@@ -195,6 +195,36 @@ func TestAnAnswerIsReusedForItsTime(t *testing.T) {
 	}
 }
 
+// TestAnEmptyAnswerIsNoAnswer: one of a proxy refused a token for two minutes, and a permission for half
+// a minute.
+func TestAnEmptyAnswerIsNoAnswer(t *testing.T) {
+	empty := true
+	server := askedServer{
+		token: func(_ context.Context, review *authenticationv1.TokenReview) error {
+			if empty {
+				*review = authenticationv1.TokenReview{}
+			}
+			return nil
+		},
+	}
+	s, reported := server.server(t)
+	if code := send(t.Context(), s, "/pods", "Bearer someone"); code != 503 || len(*reported) != 1 || !errors.Is((*reported)[0], errAnswer) {
+		t.Errorf("an empty answer about a token: %d, reported %v", code, *reported)
+	}
+	empty = false
+	server.access = func(_ context.Context, review *authorizationv1.SubjectAccessReview) error {
+		*review = authorizationv1.SubjectAccessReview{}
+		return nil
+	}
+	if code := send(t.Context(), s, "/pods", "Bearer someone"); code != 503 || len(*reported) != 2 || !errors.Is((*reported)[1], errAnswer) {
+		t.Errorf("an empty answer about a permission: %d, reported %v", code, *reported)
+	}
+	server.access = nil
+	if code := send(t.Context(), s, "/pods", "Bearer someone"); code != 200 {
+		t.Errorf("%d afterwards", code)
+	}
+}
+
 // TestAMissingPermissionNamesItsManifest: the administrator of the node reads which file grants
 // it, and the caller reads nothing of that.
 func TestAMissingPermissionNamesItsManifest(t *testing.T) {

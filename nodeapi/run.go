@@ -32,6 +32,10 @@ const (
 	// checks are small and do not count.
 	maxPlain       = 64
 	maxHeaderBytes = 64 << 10
+	// maxRequests is the number of requests of one HTTP/2 connection at a time. A stranger's wait for
+	// the reviews of invented tokens, and each keeps its goroutine and its header. A client with more, such
+	// as an API server with many logs that are followed, opens another connection.
+	maxRequests = 50
 	// maxFields is the number of header fields of a request. A stream keeps them, and
 	// one of a few bytes takes 60.
 	maxFields = 100
@@ -68,7 +72,7 @@ func (s *Server) Run(ctx context.Context) error {
 	// Requests outlive ctx by ShutdownTimeout at most; streams end with ctx.
 	server := &http.Server{
 		Handler: http.HandlerFunc(s.serveInRun), TLSConfig: tlsConfig,
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: s.idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxRequests}, ReadHeaderTimeout: headerTimeout, IdleTimeout: s.idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 		ConnContext: withConn, ConnState: s.conns.state,
 		ErrorLog: log.New(logWriter{logger}, "", 0),

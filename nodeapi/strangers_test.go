@@ -6,11 +6,14 @@ package nodeapi
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -214,6 +217,28 @@ func TestTheServerBoundsItsStrangers(t *testing.T) {
 	if code, _ := r.do(http.MethodGet, "/pods", "admin", client); code != http.StatusOK {
 		t.Error(code)
 	}
+}
+
+// TestAConnectionHasFewRequestsAtATime on HTTP/2: 250 of each stranger waited for the review of an
+// invented token.
+func TestAConnectionHasFewRequestsAtATime(t *testing.T) {
+	r := start(t, &testBackend{}, nil)
+	conn := r.connect()
+	var head [9]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil || head[3] != 4 { // SETTINGS
+		t.Fatalf("the server begins with % x, %v", head, err)
+	}
+	settings := make([]byte, int(head[1])<<8|int(head[2]))
+	if _, err := io.ReadFull(conn, settings); err != nil {
+		t.Fatal(err)
+	}
+	const maxConcurrentStreams = 3
+	for one := range slices.Chunk(settings, 6) {
+		if binary.BigEndian.Uint16(one) == maxConcurrentStreams && binary.BigEndian.Uint32(one[2:]) == maxRequests {
+			return
+		}
+	}
+	t.Errorf("the settings are % x", settings)
 }
 
 // TestAnIdleConnectionEnds on HTTP/2, also if its client pings.
