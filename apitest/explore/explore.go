@@ -393,8 +393,16 @@ func (p *progress) done(v verdict) {
 	p.ran++
 	if v.Problem != "" {
 		p.findings++
-		first, _, _ := strings.Cut(v.Problem, "\n")
-		fmt.Fprintf(os.Stderr, "explore: finding: %s: %s\n", v.Plan, first)
+		problem, rest, _ := strings.Cut(v.Problem, "\n")
+		if strings.HasSuffix(problem, ":") { // what follows are differences
+			first, _, _ := strings.Cut(rest, "\n")
+			problem += " " + first
+		}
+		often := ""
+		if v.Failed < v.Runs {
+			often = fmt.Sprintf(" (in %d of %d runs)", v.Failed, v.Runs)
+		}
+		fmt.Fprintf(os.Stderr, "explore: finding%s: %s: %s\n", often, v.Plan, problem)
 	}
 	now := time.Now()
 	if now.Sub(p.printed) < 10*time.Second {

@@ -79,12 +79,13 @@ type Fault struct {
 //	409                an update or patch is refused with Conflict
 //	429                a request is refused with TooManyRequests, Retry-After 1
 //	500, 503, reset    a request is refused, or its connection breaks
-//	slow               a request takes 5 s
+//	slow               a request reaches the server 5 s later
 //	late events        from a write on, all watch events are held back for 10 s
 //	late RESOURCE      the same for the events of one resource, before which others arrive
 //	dropped events     from a write on, 5 s of watch events are lost, and watches expire
 //	short watches      from a step on, each watch ends after its first event, for a minute
-//	stale 1, 2, 4      as crash after, with reads that are so many writes behind for 15 s
+//	stale 1, 2, 4      as crash after, with reads of a cache, which are so many writes of
+//	                   anybody behind, for 15 s; other reads are as new as ever
 //	takeover           the process is paused for a minute; a second one starts on another host
 //	edit OBJECT        another client annotates the object before a write or call
 //	delete OBJECT      another client deletes it

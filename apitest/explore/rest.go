@@ -321,18 +321,19 @@ func (w *World) leftover(owner metav1.Object) error {
 	finalizers := maps.Clone(w.history.finalizers)
 	w.mu.Unlock()
 	objects := w.Server.Objects()
+	name := objectName(owner.(runtime.Object))
+	if kept := w.object(name); kept != nil && kept.GetUID() == owner.GetUID() {
+		for _, f := range kept.GetFinalizers() {
+			if finalizers[f] {
+				return fmt.Errorf("%s was deleted, and stays because of its finalizer %s", name, f)
+			}
+		}
+		return nil // another client keeps it
+	}
 	for _, obj := range objects {
 		m, err := meta.Accessor(obj)
 		if err != nil || objectName(obj) == "" || slices.Contains(w.cfg.Ignore, obj.GetObjectKind().GroupVersionKind().Kind) {
 			continue
-		}
-		if m.GetUID() == owner.GetUID() {
-			for _, f := range m.GetFinalizers() {
-				if finalizers[f] {
-					return fmt.Errorf("%s was deleted, and stays because of its finalizer %s", objectName(obj), f)
-				}
-			}
-			return nil // another client keeps it
 		}
 		if made[m.GetUID()] && w.isFor(m, owner) {
 			return fmt.Errorf("%s was made for %s, which is gone, and stays (see Config.Ignore)", objectName(obj), owner.GetName())

@@ -6,7 +6,8 @@
 //
 //	explore.Scenario{Programs: []explore.Program{operator, cluster.Controllers(w)}}
 //
-// The program of [Controllers] looks at all objects once a second. It does this:
+// The program of [Controllers] looks at all objects once a second, until nothing has changed for a
+// while. It does this:
 //
 //   - A Deployment gets a ReplicaSet for each template, and a ReplicaSet gets Pods. An update
 //     creates all new Pods, waits until they are ready, and then deletes the old ones.
@@ -21,6 +22,7 @@
 //   - The garbage collector runs.
 //
 // It does less than the controllers of Kubernetes: it has no maxSurge, maxUnavailable,
-// partitions, revisions, failed Pods, indexes of Jobs or retention of claims. Its ends are those
+// partitions, revisions, failed Pods, indexes of Jobs, retention of claims, or finalizers of claims that
+// are in use. Its ends are those
 // of kube-controller-manager v1.37 in the scenarios of test/explore/public, which compares them.
 package cluster
