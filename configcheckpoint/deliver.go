@@ -186,7 +186,7 @@ func (l *loop[T]) assign(ref Ref, event rollout.Event) time.Duration {
 		return l.storeRetry(err)
 	}
 	c.prune()
-	c.skip(nil, nil)
+	c.state.skipped, c.state.passed = nil, nil
 	info := Staged{Ref: ref, Proven: c.core.Proven()}
 	c.report(func(o observer) { o.staged(info) })
 	return 0
@@ -206,7 +206,7 @@ func (l *loop[T]) repair(ctx context.Context, ref Ref, data []byte) time.Duratio
 		return l.retryDelivery(ref, err)
 	}
 	c.repairAfter = time.Now().Add(repairRetry().Delay(c.core.Record().Repairs))
-	c.skip(nil, nil)
+	c.state.skipped, c.state.passed = nil, nil
 	klog.FromContext(ctx).Info("Repaired the stored copy of a configuration", "config", ref.String())
 	return 0
 }

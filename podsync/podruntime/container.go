@@ -295,6 +295,10 @@ const maxLaunches = 32
 
 // launch pulls the image, reads what the run needs, and starts it.
 func (l *launch) launch(ctx context.Context) error {
+	if err := l.pod.launches.enter(ctx, ticket{}); err != nil {
+		return err
+	}
+	defer l.pod.launches.leave()
 	l.spec = l.pod.labelled(l.spec)
 	if err := l.pull(ctx); err != nil {
 		return err
@@ -488,11 +492,7 @@ func (c *container) start() {
 	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.spec, id: c.id(c.m.Attempt), rec: c.m.Record, sandbox: c.pod.sandbox, addresses: c.pod.addresses(), grow: c.pod.mustGrow()}
 	ctx := c.pod.starting
 	c.pod.node.wg.Go(func() {
-		err := c.pod.launches.enter(ctx, ticket{})
-		if err == nil {
-			err = l.launch(ctx)
-			c.pod.launches.leave()
-		}
+		err := l.launch(ctx)
 		c.pod.do(func() {
 			c.pod.stale = true
 			switch {
