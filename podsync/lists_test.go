@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,25 +92,30 @@ func TestTheDeadlineOfAList(t *testing.T) {
 // the Controller ready, and each one has suspects looked for.
 func TestEachFailureOfListIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		err := errFailed
-		provider := &lists{list: func(context.Context) ([]State, error) { return nil, err }}
+		var works atomic.Bool
+		provider := &lists{list: func(context.Context) ([]State, error) {
+			if works.Load() {
+				return nil, nil
+			}
+			return nil, errFailed
+		}}
 		c := atRest(t, func(cfg *Config) { cfg.Provider, cfg.Relist = provider, time.Minute })
 		c.listing(t)
 		for i, step := range []struct {
-			err         error
+			works       bool
 			told        int
 			least, most int // calls in five minutes
-		}{{errFailed, 1, 30, 70}, {nil, 1, 4, 7}, {errFailed, 2, 30, 70}} {
+		}{{false, 1, 30, 70}, {true, 1, 4, 7}, {false, 2, 30, 70}} {
 			synctest.Wait()
 			before := c.calls
-			err = step.err
+			works.Store(step.works)
 			wake(c.pods.relist)
 			time.Sleep(5 * time.Minute)
 			synctest.Wait()
 			if calls := c.calls - before; len(c.told) != step.told || calls < step.least || calls > step.most {
 				t.Errorf("step %d: %d calls in five minutes, reported %q", i, calls, c.told)
 			}
-			if verify, ready := woken(c.pods.verify), cache.IsDone(c.lister.ready); verify != (step.err == nil) || ready != (i > 0) {
+			if verify, ready := woken(c.pods.verify), cache.IsDone(c.lister.ready); verify != step.works || ready != (i > 0) {
 				t.Errorf("step %d: suspects are looked for: %v, ready: %v", i, verify, ready)
 			}
 		}
