@@ -232,12 +232,14 @@ type child struct {
 
 func (c *children) start() (*child, greeting, error) {
 	args := []string{"-test.run=" + pattern(c.test), "-test.timeout=0"}
-	flag.Visit(func(f *flag.Flag) {
-		if !strings.HasPrefix(f.Name, "test.") && !strings.HasPrefix(f.Name, "explore.") {
-			args = append(args, "-"+f.Name+"="+f.Value.String())
+	for given := os.Args[1:]; len(given) > 0; given = given[1:] {
+		name, _, hasValue := strings.Cut(strings.TrimLeft(given[0], "-"), "=")
+		if !strings.HasPrefix(given[0], "-test.") && !strings.HasPrefix(given[0], "-explore.") {
+			args = append(args, given[0])
+		} else if f := flag.Lookup(name); !hasValue && f != nil && !isSwitch(f) && len(given) > 1 {
+			given = given[1:] // its value
 		}
-	})
-	args = append(args, flag.Args()...)
+	}
 	k := &child{cmd: exec.Command(os.Args[0], args...), answers: make(chan json.RawMessage), log: &tail{}}
 	k.cmd.Env = append(os.Environ(), childEnv+"="+c.call, "GOMAXPROCS=1")
 	if c.free {
@@ -280,6 +282,12 @@ func (c *children) start() (*child, greeting, error) {
 		return nil, hello, errors.New(hello.Error)
 	}
 	return k, hello, nil
+}
+
+// isSwitch reports whether a flag needs no value.
+func isSwitch(f *flag.Flag) bool {
+	b, ok := f.Value.(interface{ IsBoolFlag() bool })
+	return ok && b.IsBoolFlag()
 }
 
 // receive reads one message, or returns how the process has ended.

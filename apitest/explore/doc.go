@@ -89,8 +89,8 @@
 //
 // The flag -explore.list lists the plans, and -explore.faults selects some by their faults.
 // -explore.budget and -explore.seed replace fields of Config. A plan with a problem is run three
-// times, and the finding says in how many of these runs it had one. A run that makes no step for half a minute of real time is
-// stopped and not repeated. Its story has the stacks of the goroutines that keep virtual time
+// times, and the finding says in how many of these runs it had one. A run that makes no step for
+// half a minute of real time is stopped and not repeated. Its story has the stacks of the goroutines that keep virtual time
 // from moving. The story of a finding shows the journal of its run next to that of the reference.
 //
 // With Config.Budget or Config.Pairs, plans with two faults follow, such as "503 @ PLACE + crash

@@ -254,8 +254,10 @@ func isOfEveryCluster(name string) bool {
 }
 
 // object returns the object of a name, or nil.
-func (w *World) object(name string) metav1.Object {
-	for _, obj := range w.Server.Objects() {
+func (w *World) object(name string) metav1.Object { return named(w.Server.Objects(), name) }
+
+func named(objects []runtime.Object, name string) metav1.Object {
+	for _, obj := range objects {
 		if objectName(obj) == name {
 			m, _ := meta.Accessor(obj)
 			return m
@@ -322,7 +324,7 @@ func (w *World) leftover(owner metav1.Object) error {
 	w.mu.Unlock()
 	objects := w.Server.Objects()
 	name := objectName(owner.(runtime.Object))
-	if kept := w.object(name); kept != nil && kept.GetUID() == owner.GetUID() {
+	if kept := named(objects, name); kept != nil && kept.GetUID() == owner.GetUID() {
 		for _, f := range kept.GetFinalizers() {
 			if finalizers[f] {
 				return fmt.Errorf("%s was deleted, and stays because of its finalizer %s", name, f)

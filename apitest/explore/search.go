@@ -119,24 +119,31 @@ func (l *lab) learn(runs, resting []outcome) {
 			at[i] = append(at[i], &resting[i].rested[k].later)
 		}
 	}
+	l.names = fixed(at)
+	l.cfg.Ignore = l.varying(at)
+}
+
+// varying normalizes states, of several runs at the same times, without the fields that differ
+// between the first run and others. It returns these with those of Config.Ignore.
+func (l *lab) varying(at [][]*state) (ignore []string) {
+	ignore = slices.Clone(l.cfg.Ignore)
 	normalize := func() {
-		for i := range runs {
-			for _, s := range at[i] {
-				s.normalize(l.cfg.Ignore, l.names)
+		for _, states := range at {
+			for _, s := range states {
+				s.normalize(ignore, l.names)
 			}
 		}
 	}
-	l.cfg.Ignore = slices.Clone(l.cfg.Ignore)
-	l.names = fixed(at)
 	normalize()
 	for _, fields := range []func(a, b map[string]any) []string{uneven, noise} {
 		for _, other := range at[1:] {
 			for k := range min(len(at[0]), len(other)) {
-				l.cfg.Ignore = append(l.cfg.Ignore, fields(at[0][k].all, other[k].all)...)
+				ignore = append(ignore, fields(at[0][k].all, other[k].all)...)
 			}
 		}
 		normalize()
 	}
+	return ignore
 }
 
 // expect sets what must exist after step i, if that depends neither on the time nor on chance: runs
@@ -145,35 +152,25 @@ func (l *lab) learn(runs, resting []outcome) {
 func (l *lab) expect(resting []outcome, i int) {
 	r := &resting[2].rested[i]
 	once := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, rest: r.place, names: l.names}, nil)
-	states := []state{r.later, r.first}
+	states := [][]*state{{&r.later}, {&r.first}}
 	for _, out := range append(resting[:2:2], once) {
-		for _, other := range out.rested {
-			if other.place == r.place {
-				states = append(states, other.later)
+		for k := range out.rested {
+			if out.rested[k].place == r.place {
+				states = append(states, []*state{&out.rested[k].later})
 			}
 		}
 	}
 	if len(states) < 5 {
 		return // the programs have returned there
 	}
-	ignore := slices.Clone(l.cfg.Ignore)
-	for _, fields := range []func(a, b map[string]any) []string{nil, uneven, noise} {
-		for k := range states {
-			if fields != nil {
-				ignore = append(ignore, fields(states[0].all, states[k].all)...)
-			}
-		}
-		for k := range states {
-			states[k].normalize(ignore, l.names)
-		}
-	}
+	ignore := l.varying(states)
 	for _, s := range states[1:] {
-		if lines := differences(states[0].all, s.all); len(lines) > 0 {
+		if lines := differences(r.later.all, s[0].all); len(lines) > 0 {
 			l.unsteady = append(l.unsteady, fmt.Sprintf("%q: %s", r.place.Target, lines[0]))
 			return
 		}
 	}
-	l.rests[r.place] = &expected{all: states[0].all, ignore: ignore}
+	l.rests[r.place] = &expected{all: r.later.all, ignore: ignore}
 }
 
 // run runs a plan once and judges it.
