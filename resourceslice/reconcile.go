@@ -565,9 +565,14 @@ func (j *job) consumersWithout(p *plan) (names []string) {
 	for _, it := range j.want.sets {
 		sets[it.name] = j.w.answers[it.hash].omits()
 	}
+	published := map[string]bool{}
+	for _, page := range p.pages {
+		for _, it := range page.items {
+			published[it.name] = published[it.name] || !it.isSet
+		}
+	}
 	for _, it := range j.want.devices {
-		if slices.ContainsFunc(it.consumes, func(set string) bool { return sets[set] }) &&
-			!slices.ContainsFunc(p.pages, func(page *page) bool { return !page.isSets() && find(page.items, it.name) != nil }) {
+		if !published[it.name] && slices.ContainsFunc(it.consumes, func(set string) bool { return sets[set] }) {
 			names = append(names, it.name)
 		}
 	}
